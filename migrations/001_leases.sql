@@ -20,8 +20,6 @@ CREATE TABLE IF NOT EXISTS {{ .schema | default "public" }}.worklease_leases (
 -- One ALTER TABLE: one lock, so that v0.5 processes wait once. The dollar quotes
 -- keep the literal whole whatever the schema is called.
 ALTER TABLE {{ .schema | default "public" }}.worklease_leases
-    -- Lock order must not depend on the server's locale.
-    ALTER COLUMN work_id TYPE text COLLATE "C",
     ALTER COLUMN fencing_token SET DEFAULT nextval($name${{ .schema | default "public" }}.worklease_fencing_seq$name$::regclass),
     -- How long a renewal or checkpoint extends the lease; null in rows that v0.5 wrote.
     ADD COLUMN IF NOT EXISTS ttl interval,
@@ -49,17 +47,34 @@ ALTER TABLE {{ .schema | default "public" }}.worklease_leases
     -- Room on each page for the next version of a row: heartbeats stay HOT.
     SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 200);
 
--- Makes the token a key column: a fence (FOR KEY SHARE) stops a takeover and lets heartbeats pass.
-CREATE UNIQUE INDEX IF NOT EXISTS worklease_leases_work_id_fencing_token_idx
-    ON {{ .schema | default "public" }}.worklease_leases (work_id, fencing_token);
+-- Lock order must not depend on the server's locale. Altered only where it differs:
+-- a view over work_id refuses the ALTER, also one that would change nothing.
+DO $adopt$
+BEGIN
+    IF EXISTS (
+        SELECT FROM pg_catalog.pg_attribute a
+        JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation
+        WHERE a.attrelid = $name${{ .schema | default "public" }}.worklease_leases$name$::regclass
+        AND a.attname = 'work_id' AND c.collname <> 'C'
+    ) THEN
+        ALTER TABLE {{ .schema | default "public" }}.worklease_leases ALTER COLUMN work_id TYPE text COLLATE "C";
+    END IF;
+END
+$adopt$;
 
 -- v0.5's index makes every heartbeat write to it.
 DROP INDEX IF EXISTS {{ .schema | default "public" }}.idx_worklease_leases_updated_at;
 
--- Rows may be ahead of the sequence (v0.4 counted in the row). Raised, never lowered.
+-- Rows may be ahead of the sequence (v0.4 counted in the row). Raised, never lowered;
+-- equal counts too, for a sequence that was never used gives its last_value out again.
 SELECT setval($name${{ .schema | default "public" }}.worklease_fencing_seq$name$::regclass, max(fencing_token))
 FROM {{ .schema | default "public" }}.worklease_leases
-HAVING max(fencing_token) > (SELECT last_value FROM {{ .schema | default "public" }}.worklease_fencing_seq);
+HAVING max(fencing_token) >= (SELECT last_value FROM {{ .schema | default "public" }}.worklease_fencing_seq);
+
+-- Makes the token a key column: a fence (FOR KEY SHARE) stops a takeover and lets heartbeats pass.
+-- It comes last: where the comment below is lost, its presence says that all of the above was done.
+CREATE UNIQUE INDEX IF NOT EXISTS worklease_leases_work_id_fencing_token_idx
+    ON {{ .schema | default "public" }}.worklease_leases (work_id, fencing_token);
 
 COMMENT ON TABLE {{ .schema | default "public" }}.worklease_leases IS 'worklease schema version 1';
 
