@@ -1,0 +1,173 @@
+package worklease
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Backend stores leases. A [Lease] checks arguments, measures time and decides
+// about waiting and retrying; a Backend does one attempt per call and answers
+// with what the row says, in one atomic step per method. Package conformance
+// holds the suite that every Backend must pass.
+//
+// All methods are safe for concurrent use. They return soon after their context
+// ends, keep no slice they are given and return slices of their own. Expiry is
+// inclusive: a lease whose expiry equals the backend's clock has ended. Errors are
+// returned bare, as sentinels or types of this package where they are verdicts
+// ([ErrFenced], [ErrLeaseExpired], [*HeldError], [*RetiredError],
+// [*OvertakenError]) and otherwise with their cause, inside a [*BackendError]
+// where the backend knows more than the error says. Anything that is no verdict is
+// an unknown outcome, and the call may come again with the same values.
+type Backend interface {
+	// Acquire takes the work if it is free: no row, a lapsed lease, a surrendered
+	// one, or a retired one with Reopen. The token it hands out is greater than
+	// every earlier one of the work ID, for ever. Held work is refused with a
+	// *HeldError, also to the same holder, and nothing is written; retired work
+	// with a *RetiredError. A live grant with the attempt's own nonce is returned
+	// again as it stands: the reply to an earlier send was lost.
+	Acquire(ctx context.Context, a Attempt) (Grant, error)
+
+	// Checkpoint saves and extends. A lapsed lease that nobody took is extended
+	// too; one that this claim surrendered is ErrLeaseExpired. See Save for the
+	// order in which checkpoints count.
+	Checkpoint(ctx context.Context, c Claim, s Save) (Extension, error)
+
+	// Renew extends a lease that is live, by the TTL it was acquired with; ttl
+	// serves where the row does not know one. A lapsed or surrendered lease is
+	// ErrLeaseExpired.
+	Renew(ctx context.Context, c Claim, ttl time.Duration) (Extension, error)
+
+	// Release ends the lease as f says, also a lapsed one that nobody took. The
+	// repeat of what the row records already is nil, also when one successor has
+	// come since; anything else on a surrendered lease is ErrLeaseExpired.
+	Release(ctx context.Context, c Claim, f Farewell) error
+
+	// ReadCheckpoint returns what is stored under a claim that is still the row's,
+	// live or not. Stored.State is left nil when withState is false.
+	ReadCheckpoint(ctx context.Context, c Claim, withState bool) (Stored, error)
+}
+
+// Forgetter is the optional power of a [Backend] to blank a row: checkpoint, prior
+// and exit go, the token stays, and the work is free for an owner who finds no
+// trace of an earlier one. Its repeat is nil.
+type Forgetter interface {
+	Forget(ctx context.Context, c Claim) error
+}
+
+// MaxInlineState is the size in bytes up to which a prior state travels with the
+// grant; a larger one is read when it is asked for.
+const MaxInlineState = 64 << 10
+
+// Claim is what a fenced statement must match: work ID, holder ID, number, and the
+// nonce unless it is empty, as it is in a token from [NewToken].
+type Claim struct {
+	WorkID       string
+	HolderID     string
+	FencingToken uint64
+	Nonce        string
+}
+
+// Attempt is one try to acquire. Nonce names the call it belongs to: every send of
+// that call carries the same.
+type Attempt struct {
+	WorkID   string
+	HolderID string
+	TTL      time.Duration
+	Nonce    string
+	Reopen   bool
+}
+
+// Grant is a won Attempt.
+type Grant struct {
+	FencingToken uint64
+	ExpiresAt    time.Time     // by the backend's clock
+	Remaining    time.Duration // until then, measured by that same clock
+	Prior        Prior
+	StateOmitted bool // Prior.State is larger than MaxInlineState and was left out
+}
+
+// Save is one checkpoint. Number grows within one Hold. A save is stored if its
+// number is above the stored one. If it is not, the answer is nil when the stored
+// number was drawn by the same Hold (this very save, or a newer one of it, is
+// there), and an [*OvertakenError] when another Hold of the same token saved.
+// A nil State keeps what is stored and counts all the same.
+type Save struct {
+	State  []byte
+	Number int64
+	Hold   string
+	TTL    time.Duration // where the row does not know one
+}
+
+// Farewell is how an owner leaves: ExitReleased, ExitAbandoned or ExitRetired,
+// with a last checkpoint unless State is nil, numbered as in [Save].
+//
+// ExitNone undoes an acquisition that nobody will use: the claim is matched by its
+// nonce, its number may be zero, and the next owner is told what this one would
+// have been.
+type Farewell struct {
+	Exit   Exit
+	State  []byte
+	Number int64
+	Hold   string
+}
+
+// Extension is how long the lease has been extended. Remaining is zero when
+// nothing was (an overtaken checkpoint).
+type Extension struct {
+	Remaining time.Duration // measured by the backend's clock
+}
+
+// Stored is what a row holds for its current claim. Prior is as it was granted,
+// without its State.
+type Stored struct {
+	State  []byte
+	Number int64  // of the last checkpoint under this token; 0: none yet
+	Hold   string // that drew Number
+	Prior  Prior
+}
+
+// OvertakenError reports that another hold of the same token has saved a
+// checkpoint with a number that is not below this one's.
+type OvertakenError struct {
+	Number int64 // the stored one
+}
+
+func (e *OvertakenError) Error() string {
+	return "overtaken by a checkpoint of another hold of the same token"
+}
+
+// BackendError tells a Lease what it could not know about a failure that is no
+// verdict. It adds nothing to the text.
+type BackendError struct {
+	Err error
+	// NotApplied: the statement provably changed nothing, so there is nothing to
+	// undo.
+	NotApplied bool
+	// Permanent: no waiting mends it: a missing table, a missing right.
+	Permanent bool
+}
+
+func (e *BackendError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *BackendError) Unwrap() error { return e.Err }
+
+// isVerdict reports whether err is the row's answer, not the lack of one.
+func isVerdict(err error) bool {
+	return errors.Is(err, ErrFenced) || errors.Is(err, ErrLeaseExpired) ||
+		errors.Is(err, ErrLeaseHeld) || errors.Is(err, ErrLeaseRetired)
+}
+
+// notApplied reports whether the failed call provably changed nothing.
+func notApplied(err error) bool {
+	var b *BackendError
+	return isVerdict(err) || errors.Is(err, ErrInvalid) || errors.As(err, &b) && b.NotApplied
+}
+
+// isPermanent reports whether no waiting can mend err.
+func isPermanent(err error) bool {
+	var b *BackendError
+	return errors.Is(err, ErrInvalid) || errors.Is(err, ErrClosed) || errors.Is(err, ErrLeaseRetired) ||
+		errors.Is(err, errors.ErrUnsupported) || errors.As(err, &b) && b.Permanent
+}
