@@ -1,0 +1,336 @@
+// Package pgxbackend keeps leases in PostgreSQL, through the pgx pool that the
+// service already has.
+//
+// # Statements
+//
+// Every operation is one statement and one round trip, in the pool's own query exec
+// mode. A refused acquire writes nothing. Names are qualified with the schema, so
+// that no search_path matters; the default isolation, time zone, timeouts and
+// synchronous_commit of the role do not matter either.
+//
+// # Schema
+//
+// Package migrations installs the table, or the SQL files in it through any
+// migration tool. New does not touch the database; [Backend.Ping] tells whether
+// everything is in place and which command mends what is not.
+package pgxbackend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/aetomala/worklease"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// statementBound is the longest that a statement of ours runs or is believed.
+const statementBound = 30 * time.Second
+
+// maxRounds is how often a statement is sent while the row keeps changing under it.
+// Each round but the last has lost to somebody else's success.
+const maxRounds = 10
+
+var inlineLimit = strconv.Itoa(worklease.MaxInlineState)
+
+// Backend is a [worklease.Backend] on PostgreSQL. Its methods are safe for
+// concurrent use.
+type Backend struct {
+	pool   *pgxpool.Pool
+	schema string
+	sql    statements
+	closed atomic.Bool
+}
+
+var (
+	_ worklease.Backend   = (*Backend)(nil)
+	_ worklease.Forgetter = (*Backend)(nil)
+)
+
+// Option sets up a Backend. A nil option is ignored.
+type Option func(*options)
+
+type options struct {
+	schema string
+}
+
+// WithSchema names the schema that the tables are in; the default is public. The
+// name is quoted, so that it may be any that PostgreSQL accepts.
+func WithSchema(name string) Option {
+	return func(o *options) { o.schema = name }
+}
+
+// New returns a Backend on pool, which stays the caller's to close. It does not
+// touch the database. Errors are about arguments and are [worklease.ErrInvalid].
+func New(pool *pgxpool.Pool, opts ...Option) (*Backend, error) {
+	o := options{schema: "public"}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&o)
+		}
+	}
+	var faults []error
+	if pool == nil {
+		faults = append(faults, fmt.Errorf("%w: pool is nil", worklease.ErrInvalid))
+	}
+	if err := checkSchema(o.schema); err != nil {
+		faults = append(faults, err)
+	}
+	if len(faults) > 0 {
+		return nil, fmt.Errorf("worklease: new pgx backend: %w", errors.Join(faults...))
+	}
+	return &Backend{pool: pool, schema: o.schema, sql: newStatements(o.schema)}, nil
+}
+
+// maxIdentifierBytes is where PostgreSQL cuts a name off without an error.
+const maxIdentifierBytes = 63
+
+func checkSchema(name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("%w: schema is empty", worklease.ErrInvalid)
+	case len(name) > maxIdentifierBytes:
+		return fmt.Errorf("%w: schema has %d bytes, at most %d are allowed", worklease.ErrInvalid, len(name), maxIdentifierBytes)
+	case !utf8.ValidString(name) || strings.IndexByte(name, 0) >= 0:
+		return fmt.Errorf("%w: schema is not valid UTF-8 without NUL", worklease.ErrInvalid)
+	}
+	return nil
+}
+
+// Close ends the Backend: every later call returns [worklease.ErrClosed]. Leases
+// that are held are left to their TTL. The pool is the caller's and stays open.
+func (b *Backend) Close() { b.closed.Store(true) }
+
+// Acquire implements [worklease.Backend].
+func (b *Backend) Acquire(ctx context.Context, a worklease.Attempt) (worklease.Grant, error) {
+	var verdict string
+	var token, priorToken *int64
+	var at, checkpointedAt *time.Time
+	var remaining *time.Duration
+	var priorExit *int16
+	var holder *string
+	var crashes *int32
+	var omitted *bool
+	var state []byte
+	err := b.ask(ctx, &verdict, b.sql.acquire,
+		[]any{a.WorkID, a.HolderID, a.TTL, a.Nonce, a.Reopen},
+		&token, &at, &remaining, &priorExit, &holder, &priorToken, &crashes, &checkpointedAt, &omitted, &state)
+	if err != nil {
+		return worklease.Grant{}, err
+	}
+	switch verdict {
+	case verdictDone, verdictOwn:
+		return worklease.Grant{
+			FencingToken: uint64(value(token)),
+			ExpiresAt:    value(at),
+			Remaining:    value(remaining),
+			StateOmitted: value(omitted),
+			Prior: worklease.Prior{
+				State:          state,
+				Exit:           worklease.Exit(value(priorExit)),
+				HolderID:       value(holder),
+				FencingToken:   uint64(value(priorToken)),
+				CheckpointedAt: value(checkpointedAt).UTC(),
+				Crashes:        int(value(crashes)),
+			},
+		}, nil
+	case verdictRetired:
+		return worklease.Grant{}, &worklease.RetiredError{
+			WorkID: a.WorkID, HolderID: value(holder), FencingToken: uint64(value(token)), RetiredAt: value(at).UTC(),
+		}
+	case verdictHeld:
+		return worklease.Grant{}, &worklease.HeldError{
+			WorkID: a.WorkID, HolderID: value(holder), FencingToken: uint64(value(token)), Remaining: max(value(remaining), 0),
+		}
+	}
+	return worklease.Grant{}, unexpected(verdict)
+}
+
+// Checkpoint implements [worklease.Backend].
+func (b *Backend) Checkpoint(ctx context.Context, c worklease.Claim, s worklease.Save) (worklease.Extension, error) {
+	var a saveAnswer
+	err := b.ask(ctx, &a.verdict, b.sql.checkpoint, saveArgs(c, s), &a.remaining, &a.stored)
+	if err != nil {
+		return worklease.Extension{}, err
+	}
+	return a.extension()
+}
+
+// saveArgs are the parameters of checkpointSQL.
+func saveArgs(c worklease.Claim, s worklease.Save) []any {
+	return append(claimArgs(c), s.State, s.Number, s.Hold, s.TTL)
+}
+
+// saveAnswer is the row that checkpointSQL returns.
+type saveAnswer struct {
+	verdict   string
+	remaining *time.Duration
+	stored    *int64
+}
+
+func (a saveAnswer) extension() (worklease.Extension, error) {
+	switch a.verdict {
+	case verdictDone:
+		return worklease.Extension{Remaining: max(value(a.remaining), 0)}, nil
+	case verdictSuperseded:
+		return worklease.Extension{}, nil
+	}
+	return worklease.Extension{}, verdictError(a.verdict, value(a.stored))
+}
+
+// Renew implements [worklease.Backend].
+func (b *Backend) Renew(ctx context.Context, c worklease.Claim, ttl time.Duration) (worklease.Extension, error) {
+	var verdict string
+	var remaining *time.Duration
+	if err := b.ask(ctx, &verdict, b.sql.renew, append(claimArgs(c), ttl), &remaining); err != nil {
+		return worklease.Extension{}, err
+	}
+	if verdict != verdictDone {
+		return worklease.Extension{}, verdictError(verdict, 0)
+	}
+	return worklease.Extension{Remaining: value(remaining)}, nil
+}
+
+// Release implements [worklease.Backend].
+func (b *Backend) Release(ctx context.Context, c worklease.Claim, f worklease.Farewell) error {
+	if f.Exit == worklease.ExitNone {
+		return b.askVerdict(ctx, b.sql.undo, claimArgs(c))
+	}
+	var verdict string
+	var stored *int64
+	err := b.ask(ctx, &verdict, b.sql.release,
+		append(claimArgs(c), int16(f.Exit), f.State, f.Number, f.Hold), &stored)
+	if err != nil {
+		return err
+	}
+	return verdictError(verdict, value(stored))
+}
+
+// Forget implements [worklease.Forgetter]. An open transaction behind a fence does
+// not hold it up: the row is blanked, and whoever takes the work next waits for that
+// transaction.
+func (b *Backend) Forget(ctx context.Context, c worklease.Claim) error {
+	return b.askVerdict(ctx, b.sql.forget, claimArgs(c))
+}
+
+// ReadCheckpoint implements [worklease.Backend].
+func (b *Backend) ReadCheckpoint(ctx context.Context, c worklease.Claim, withState bool) (worklease.Stored, error) {
+	var verdict string
+	var number, priorToken *int64
+	var by, holder *string
+	var state []byte
+	var priorExit *int16
+	var crashes *int32
+	var checkpointedAt *time.Time
+	err := b.ask(ctx, &verdict, b.sql.read, append(claimArgs(c), withState),
+		&number, &by, &state, &priorExit, &holder, &priorToken, &crashes, &checkpointedAt)
+	if err != nil {
+		return worklease.Stored{}, err
+	}
+	if verdict != verdictDone {
+		return worklease.Stored{}, verdictError(verdict, 0)
+	}
+	return worklease.Stored{
+		State:  state,
+		Number: value(number),
+		Hold:   value(by),
+		Prior: worklease.Prior{
+			Exit:           worklease.Exit(value(priorExit)),
+			HolderID:       value(holder),
+			FencingToken:   uint64(value(priorToken)),
+			CheckpointedAt: value(checkpointedAt).UTC(),
+			Crashes:        int(value(crashes)),
+		},
+	}, nil
+}
+
+// claimArgs are the parameters $1 to $4 of a fenced statement.
+func claimArgs(c worklease.Claim) []any {
+	return append(make([]any, 0, 8), c.WorkID, c.HolderID, int64(c.FencingToken), c.Nonce)
+}
+
+// askVerdict sends a statement that answers with a verdict alone.
+func (b *Backend) askVerdict(ctx context.Context, sql string, args []any) error {
+	var verdict string
+	if err := b.ask(ctx, &verdict, sql, args); err != nil {
+		return err
+	}
+	return verdictError(verdict, 0)
+}
+
+// verdictError turns a verdict into the error it stands for.
+func verdictError(verdict string, stored int64) error {
+	switch verdict {
+	case verdictDone:
+		return nil
+	case verdictFenced:
+		return worklease.ErrFenced
+	case verdictExpired, verdictSurrendered:
+		return worklease.ErrLeaseExpired
+	case verdictOvertaken:
+		return &worklease.OvertakenError{Number: stored}
+	}
+	return unexpected(verdict)
+}
+
+func unexpected(verdict string) error { return fmt.Errorf("unexpected verdict %q", verdict) }
+
+// ask sends one statement and reads its one row, the verdict first. It sends it
+// again while the row is being changed under it: no row, the verdict "again", or
+// what a stricter isolation than READ COMMITTED makes of the same.
+func (b *Backend) ask(ctx context.Context, verdict *string, sql string, args []any, dest ...any) error {
+	if b.closed.Load() {
+		return &worklease.BackendError{Err: worklease.ErrClosed, NotApplied: true, Permanent: true}
+	}
+	ctx, cancel := context.WithTimeout(ctx, statementBound)
+	defer cancel()
+	conn, err := b.pool.Acquire(ctx)
+	if err != nil {
+		return notSent(err)
+	}
+	defer conn.Release()
+	return converse(ctx, conn, verdict, sql, args, dest...)
+}
+
+// Querier is what a statement needs of a connection or a transaction: [pgx.Tx],
+// [pgxpool.Tx], [pgx.Conn] and others have it.
+type Querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// errBusy: the row changed under every attempt.
+var errBusy = errors.New("the row kept changing, try again")
+
+func converse(ctx context.Context, q Querier, verdict *string, sql string, args []any, dest ...any) error {
+	dest = append([]any{verdict}, dest...)
+	var err error
+	for range maxRounds {
+		err = q.QueryRow(ctx, sql, args...).Scan(dest...)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			err = nil
+		case err != nil && !lostRace(err):
+			return classify(err)
+		case err == nil && *verdict != verdictAgain:
+			return nil
+		}
+	}
+	if err == nil {
+		err = errBusy
+	}
+	return classify(err)
+}
+
+func value[T any](p *T) T {
+	if p == nil {
+		var zero T
+		return zero
+	}
+	return *p
+}

@@ -1,0 +1,64 @@
+package pgxbackend
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/aetomala/worklease"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// SQLSTATEs that are spoken of by name.
+const (
+	serializationFailure = "40001"
+	deadlockDetected     = "40P01"
+	cachedPlanChanged    = "0A000" // "cached plan must not change result type"
+	duplicatePrepared    = "42P05" // a transaction pooler mixed sessions up
+)
+
+// lostRace reports whether a statement failed only because somebody else was
+// quicker, so that it is simply sent again.
+func lostRace(err error) bool {
+	switch state(err) {
+	case serializationFailure, deadlockDetected, cachedPlanChanged:
+		return true
+	}
+	return false
+}
+
+func state(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
+}
+
+// permanentClasses are the SQLSTATE classes that no waiting mends: data, integrity,
+// authorization, and names that do not exist or may not be used.
+var permanentClasses = []string{"22", "23", "28", "3D", "3F", "42"}
+
+// classify adds what the error of a statement says about its effect and its cure.
+func classify(err error) error {
+	b := &worklease.BackendError{Err: err, NotApplied: pgconn.SafeToRetry(err) || errors.Is(err, errBusy)}
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		// The server rolled the statement back and said so. FATAL says less: the
+		// session may have ended while a commit waited for its standby.
+		b.NotApplied = b.NotApplied || pg.SeverityUnlocalized == "ERROR" || pg.SeverityUnlocalized == "" && pg.Severity == "ERROR"
+		b.Permanent = len(pg.Code) == 5 && pg.Code != duplicatePrepared && slices.Contains(permanentClasses, pg.Code[:2])
+	}
+	return b
+}
+
+// notSent classifies the failure to get a connection.
+func notSent(err error) error {
+	b := classify(err).(*worklease.BackendError)
+	b.NotApplied = true
+	// The pool's own error value is not exported by any package we may import.
+	if err.Error() == "closed pool" {
+		b.Err = errors.Join(worklease.ErrClosed, err)
+		b.Permanent = true
+	}
+	return b
+}
