@@ -1,0 +1,13 @@
+//go:build !linux
+
+package pgserver
+
+import "syscall"
+
+const memDir = ""
+
+const kernelEndsChildren = false
+
+func endWithParent(*syscall.SysProcAttr) {}
+
+func freeBytes(string) uint64 { return 0 }
