@@ -9,6 +9,7 @@
 package ternmigrator
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -108,7 +109,7 @@ func (o own) Hash() (string, error) {
 		}
 	}
 	sum := sha256.New()
-	add(sum, set.Schema)
+	add(sum, cmp.Or(set.Schema, "public"))
 	if err := addFiles(sum, migrations.FS); err != nil {
 		return "", err
 	}
