@@ -1,9 +1,9 @@
 package worklease
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"strings"
 	"unicode/utf8"
 )
@@ -30,24 +30,8 @@ func checkContext(ctx context.Context) error {
 	return nil
 }
 
-// checkToken names the fault of a token that no acquisition can have returned.
 func checkToken(ctx context.Context, t Token) error {
-	if err := checkContext(ctx); err != nil {
-		return err
-	}
-	if t == (Token{}) {
-		return invalid("token is zero")
-	}
-	if err := checkID("token's work ID", t.workID); err != nil {
-		return err
-	}
-	if err := checkID("token's holder ID", t.holderID); err != nil {
-		return err
-	}
-	if t.fencingToken == 0 || t.fencingToken > math.MaxInt64 {
-		return invalid("fencing token %d is out of range", t.fencingToken)
-	}
-	return nil
+	return cmp.Or(checkContext(ctx), t.Validate())
 }
 
 func (l *lease) checkState(state []byte) error {

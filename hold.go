@@ -77,12 +77,14 @@ func (l *lease) addLocked(h *hold) {
 		l.sweep = 2 * len(l.holds)
 	}
 	l.holds[h.token.Claim()] = h
+	l.linkLocked(h)
 }
 
 func (l *lease) dropDeadLocked() {
 	for claim, h := range l.holds {
 		if len(h.renewals) == 0 && time.Since(h.end()) > deadHoldAge {
 			delete(l.holds, claim)
+			l.unlinkLocked(h)
 		}
 	}
 }
@@ -205,6 +207,7 @@ func (h *hold) gone() {
 	h.lease.mu.Lock()
 	defer h.lease.mu.Unlock()
 	delete(h.lease.holds, h.token.Claim())
+	h.lease.unlinkLocked(h)
 }
 
 // A resumed hold numbers its checkpoints far above those of the hold before it,
@@ -227,6 +230,10 @@ func (h *hold) nextNumber(ctx context.Context) (int64, error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return h.drawLocked()
+}
+
+func (h *hold) drawLocked() (int64, error) {
 	if h.number == math.MaxInt64 {
 		return 0, invalid("the numbers for checkpoints are used up")
 	}
@@ -238,6 +245,10 @@ func (h *hold) nextNumber(ctx context.Context) (int64, error) {
 func (h *hold) renumber(stored int64) {
 	h.lease.mu.Lock()
 	defer h.lease.mu.Unlock()
+	h.renumberLocked(stored)
+}
+
+func (h *hold) renumberLocked(stored int64) {
 	h.numbered = true
 	next := stored // at the very end there is no further epoch, and nextNumber says so
 	if stored < math.MaxInt64-2*epoch {

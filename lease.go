@@ -10,9 +10,19 @@ import (
 	"github.com/aetomala/worklease/internal/backoff"
 )
 
-// farewellTime is how long Release may take, whatever became of the caller's
-// context.
+// farewellTime is how long a Release may take whose context has ended or has no
+// deadline.
 const farewellTime = 5 * time.Second
+
+// farewellContext outlives ctx: to shut down is the commonest reason to release. A
+// deadline that is still ahead is kept.
+func farewellContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok || ctx.Err() != nil {
+		deadline = time.Now().Add(farewellTime)
+	}
+	return context.WithDeadline(context.WithoutCancel(ctx), deadline)
+}
 
 var farewellBackoff = backoff.Policy{Initial: 20 * time.Millisecond, Max: 500 * time.Millisecond, Jitter: 0.5}
 
@@ -87,7 +97,7 @@ func (l *lease) release(ctx context.Context, token Token, o releaseOptions) (too
 	if err := errors.Join(checkToken(ctx, token), l.checkState(o.state), checkExit(o.exit)); err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTime)
+	ctx, cancel := farewellContext(ctx)
 	defer cancel()
 	h := l.hold(token)
 	h.leave()

@@ -3,6 +3,7 @@ package worklease
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"time"
 )
 
@@ -66,6 +67,24 @@ func (t Token) ExpiresAt() time.Time {
 // Claim returns what a [Backend] matches a statement of this token by.
 func (t Token) Claim() Claim {
 	return Claim{WorkID: t.workID, HolderID: t.holderID, FencingToken: t.fencingToken, Nonce: t.nonce}
+}
+
+// Validate returns an error that Is ErrInvalid if no acquisition can have returned
+// this token.
+func (t Token) Validate() error {
+	if t == (Token{}) {
+		return invalid("token is zero")
+	}
+	if err := checkID("token's work ID", t.workID); err != nil {
+		return err
+	}
+	if err := checkID("token's holder ID", t.holderID); err != nil {
+		return err
+	}
+	if t.fencingToken == 0 || t.fencingToken > math.MaxInt64 {
+		return invalid("fencing token %d is out of range", t.fencingToken)
+	}
+	return nil
 }
 
 // Equal reports whether the four public values are the same.

@@ -38,6 +38,8 @@ import (
 	"reflect"
 	"sync"
 	"time"
+
+	link "github.com/aetomala/worklease/internal/hold"
 )
 
 // MinTTL is the shortest TTL of a lease.
@@ -87,8 +89,9 @@ type Lease interface {
 	Renew(ctx context.Context, token Token) error
 
 	// Release ends the lease and makes the work available at once, also under a
-	// context that has ended: it is given five seconds of its own, in which it
-	// repeats what failed for a while. A lapsed lease that nobody took is released
+	// context that has ended or ends meanwhile: it has until the deadline of ctx if
+	// that is still ahead, else five seconds, and repeats within that what failed for
+	// a while. A lapsed lease that nobody took is released
 	// too. The repeat of a Release with the same outcome is nil, any other on a
 	// released lease is ErrLeaseExpired. This process stops trusting and renewing
 	// the token when the call begins.
@@ -154,6 +157,9 @@ func New(b Backend, cfg Config) (Lease, error) {
 	l := &lease{backend: b, cfg: cfg, holds: make(map[Claim]*hold)}
 	l.observer = observed(cfg.Observer)
 	l.keeper.wake = make(chan struct{}, 1)
+	if b, ok := b.(linked); ok {
+		l.registry = b.Holds()
+	}
 	return l, nil
 }
 
@@ -223,6 +229,7 @@ type lease struct {
 	backend  Backend
 	cfg      Config
 	observer *observer
+	registry *link.Registry // shared with the backend's transactions; nil: it has none
 
 	mu     sync.Mutex // guards what follows and the fields of hold and renewal that say so
 	holds  map[Claim]*hold

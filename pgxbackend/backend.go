@@ -26,6 +26,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/aetomala/worklease"
+	"github.com/aetomala/worklease/internal/hold"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -46,6 +47,7 @@ type Backend struct {
 	schema string
 	sql    statements
 	closed atomic.Bool
+	holds  hold.Registry
 }
 
 var (
@@ -106,6 +108,11 @@ func checkSchema(name string) error {
 // Close ends the Backend: every later call returns [worklease.ErrClosed]. Leases
 // that are held are left to their TTL. The pool is the caller's and stays open.
 func (b *Backend) Close() { b.closed.Store(true) }
+
+// Holds is how a Lease and this Backend's transactions share what is known of a
+// token. It is for package worklease; a Backend that wraps this one keeps it by
+// embedding.
+func (b *Backend) Holds() *hold.Registry { return &b.holds }
 
 // Acquire implements [worklease.Backend].
 func (b *Backend) Acquire(ctx context.Context, a worklease.Attempt) (worklease.Grant, error) {
@@ -221,6 +228,16 @@ func (b *Backend) Forget(ctx context.Context, c worklease.Claim) error {
 
 // ReadCheckpoint implements [worklease.Backend].
 func (b *Backend) ReadCheckpoint(ctx context.Context, c worklease.Claim, withState bool) (worklease.Stored, error) {
+	ctx, cancel, conn, err := b.connect(ctx)
+	if err != nil {
+		return worklease.Stored{}, err
+	}
+	defer cancel()
+	defer conn.Release()
+	return b.readOn(ctx, conn, lostRace, c, withState)
+}
+
+func (b *Backend) readOn(ctx context.Context, q Querier, again func(error) bool, c worklease.Claim, withState bool) (worklease.Stored, error) {
 	var verdict string
 	var number, priorToken *int64
 	var by, holder *string
@@ -228,7 +245,7 @@ func (b *Backend) ReadCheckpoint(ctx context.Context, c worklease.Claim, withSta
 	var priorExit *int16
 	var crashes *int32
 	var checkpointedAt *time.Time
-	err := b.ask(ctx, &verdict, b.sql.read, append(claimArgs(c), withState),
+	err := converse(ctx, q, again, &verdict, b.sql.read, append(claimArgs(c), withState),
 		&number, &by, &state, &priorExit, &holder, &priorToken, &crashes, &checkpointedAt)
 	if err != nil {
 		return worklease.Stored{}, err
@@ -285,17 +302,28 @@ func unexpected(verdict string) error { return fmt.Errorf("unexpected verdict %q
 // again while the row is being changed under it: no row, the verdict "again", or
 // what a stricter isolation than READ COMMITTED makes of the same.
 func (b *Backend) ask(ctx context.Context, verdict *string, sql string, args []any, dest ...any) error {
+	ctx, cancel, conn, err := b.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	defer conn.Release()
+	return converse(ctx, conn, lostRace, verdict, sql, args, dest...)
+}
+
+// connect takes a connection for one statement, which runs no longer than
+// statementBound. The caller calls cancel and releases the connection.
+func (b *Backend) connect(ctx context.Context) (context.Context, context.CancelFunc, *pgxpool.Conn, error) {
 	if b.closed.Load() {
-		return &worklease.BackendError{Err: worklease.ErrClosed, NotApplied: true, Permanent: true}
+		return nil, nil, nil, &worklease.BackendError{Err: worklease.ErrClosed, NotApplied: true, Permanent: true}
 	}
 	ctx, cancel := context.WithTimeout(ctx, statementBound)
-	defer cancel()
 	conn, err := b.pool.Acquire(ctx)
 	if err != nil {
-		return notSent(err)
+		cancel()
+		return nil, nil, nil, notSent(err)
 	}
-	defer conn.Release()
-	return converse(ctx, conn, verdict, sql, args, dest...)
+	return ctx, cancel, conn, nil
 }
 
 // Querier is what a statement needs of a connection or a transaction: [pgx.Tx],
@@ -307,7 +335,9 @@ type Querier interface {
 // errBusy: the row changed under every attempt.
 var errBusy = errors.New("the row kept changing, try again")
 
-func converse(ctx context.Context, q Querier, verdict *string, sql string, args []any, dest ...any) error {
+// converse sends a statement until its verdict is none of "again" and its error is
+// none that again says may be met by sending it again.
+func converse(ctx context.Context, q Querier, again func(error) bool, verdict *string, sql string, args []any, dest ...any) error {
 	dest = append([]any{verdict}, dest...)
 	var err error
 	for range maxRounds {
@@ -315,7 +345,7 @@ func converse(ctx context.Context, q Querier, verdict *string, sql string, args 
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			err = nil
-		case err != nil && !lostRace(err):
+		case err != nil && !again(err):
 			return classify(err)
 		case err == nil && *verdict != verdictAgain:
 			return nil

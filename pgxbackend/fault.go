@@ -3,8 +3,10 @@ package pgxbackend
 import (
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/aetomala/worklease"
+	"github.com/aetomala/worklease/internal/backoff"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -41,15 +43,22 @@ var permanentClasses = []string{"22", "23", "28", "3D", "3F", "42"}
 // classify adds what the error of a statement says about its effect and its cure.
 func classify(err error) error {
 	b := &worklease.BackendError{Err: err, NotApplied: pgconn.SafeToRetry(err) || errors.Is(err, errBusy)}
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
-		// The server rolled the statement back and said so. FATAL says less: the
-		// session may have ended while a commit waited for its standby.
-		b.NotApplied = b.NotApplied || pg.SeverityUnlocalized == "ERROR" || pg.SeverityUnlocalized == "" && pg.Severity == "ERROR"
-		b.Permanent = len(pg.Code) == 5 && pg.Code != duplicatePrepared && slices.Contains(permanentClasses, pg.Code[:2])
+	b.NotApplied = b.NotApplied || serverRefused(err)
+	if code := state(err); len(code) == 5 && code != duplicatePrepared {
+		b.Permanent = slices.Contains(permanentClasses, code[:2])
 	}
 	return b
 }
+
+// serverRefused reports whether the server rolled the statement back and said so.
+// FATAL says less: the session may have ended while a commit waited for its standby.
+func serverRefused(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.SeverityUnlocalized == "ERROR"
+}
+
+// outcomeBackoff paces the questions about a commit that went unanswered.
+var outcomeBackoff = backoff.Policy{Initial: 20 * time.Millisecond, Max: time.Second, Jitter: 0.5}
 
 // notSent classifies the failure to get a connection.
 func notSent(err error) error {

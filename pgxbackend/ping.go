@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/aetomala/worklease"
 	"github.com/aetomala/worklease/internal/schema"
 	"github.com/jackc/pgx/v5"
 )
@@ -23,15 +22,11 @@ func (b *Backend) Ping(ctx context.Context) error {
 }
 
 func (b *Backend) ping(ctx context.Context) error {
-	if b.closed.Load() {
-		return worklease.ErrClosed
-	}
-	ctx, cancel := context.WithTimeout(ctx, statementBound)
-	defer cancel()
-	conn, err := b.pool.Acquire(ctx)
+	ctx, cancel, conn, err := b.connect(ctx)
 	if err != nil {
-		return notSent(err)
+		return err
 	}
+	defer cancel()
 	defer conn.Release()
 	var version int
 	if err := conn.QueryRow(ctx, schema.VersionSQL, b.schema).Scan(&version); err != nil {

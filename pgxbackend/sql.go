@@ -44,6 +44,7 @@ const (
 	verdictSuperseded  = "superseded"
 	verdictOvertaken   = "overtaken"
 	verdictAgain       = "again"
+	verdictUndone      = "undone"
 )
 
 // durable makes a statement of a role that has synchronous_commit off, or on less
@@ -264,6 +265,52 @@ SELECT CASE WHEN {notMine} THEN 'fenced' ELSE 'done' END,
   s.prior_exit, s.prior_holder, s.prior_token, s.prior_crashes, s.checkpointed_at
 FROM (SELECT) one LEFT JOIN {table} s ON s.work_id = $1::text`
 
+// fenceSQL proves the claim and holds off any successor until the transaction ends:
+// the token is a key column, so that FOR KEY SHARE stops the acquisition that would
+// change it and lets renewals, checkpoints and releases pass.
+//
+// It also bounds how long the transaction's client may fall silent ($5, in
+// milliseconds; 0 leaves that to the session), by the time left at the most and
+// never longer than the session allows already. A lapsed lease has its TTL.
+const fenceSQL = `-- worklease: fence
+WITH fenced AS MATERIALIZED (
+  SELECT l.expires_at, l.ttl FROM {table} l
+  WHERE {mine} AND l.exit_token IS DISTINCT FROM l.fencing_token
+  FOR KEY SHARE OF l
+)
+SELECT 'done', {silence} FROM fenced
+UNION ALL
+SELECT CASE
+    WHEN {notMine} THEN 'fenced'
+    WHEN s.exit_token = s.fencing_token THEN 'surrendered'
+    ELSE 'again' END,
+  NULL
+FROM (SELECT) one LEFT JOIN {table} s ON s.work_id = $1::text
+WHERE NOT EXISTS (SELECT FROM fenced)`
+
+const silence = `CASE WHEN $5::boolean THEN set_config('idle_in_transaction_session_timeout', ceil(1000 * extract(epoch FROM least(
+    nullif(current_setting('idle_in_transaction_session_timeout')::interval, interval '0'),
+    CASE WHEN expires_at > clock_timestamp() THEN expires_at - clock_timestamp() ELSE coalesce(ttl, interval '30 seconds') END,
+    interval '24 days')))::bigint::text, true) END`
+
+// outcomeSQL finds out whether a transaction whose commit went unanswered took
+// place: $5 the number of its save, $6 the hold that drew it. The lock waits for that
+// transaction to end: a plain read, or a weaker lock, would see the row as it was
+// before. One successor on, what that one was told of its predecessor answers.
+const outcomeSQL = `-- worklease: outcome
+SELECT CASE
+    WHEN {mine} THEN CASE
+      WHEN l.checkpoint_no = $5::bigint AND l.checkpoint_by = $6::text THEN 'done'
+      WHEN l.checkpoint_no > $5::bigint OR l.exit_token = l.fencing_token AND l.exit = 5 THEN 'unknown'
+      ELSE 'undone' END
+    WHEN l.prior_token = $3::bigint AND l.prior_holder = $2::text AND ($4::text = '' OR l.prior_nonce = $4::text) THEN CASE
+      WHEN l.prior_checkpoint_no = $5::bigint AND l.prior_checkpoint_by = $6::text THEN 'done'
+      WHEN l.prior_checkpoint_no > $5::bigint THEN 'unknown'
+      ELSE 'fenced' END
+    ELSE 'unknown' END
+FROM {table} l WHERE l.work_id = $1::text
+FOR NO KEY UPDATE OF l`
+
 // rightsSQL asks the catalog what the role may do: $1 the schema's name. It needs no
 // right itself. No row: no table; null: no sequence.
 const rightsSQL = `-- worklease: rights
@@ -278,12 +325,14 @@ WHERE n.nspname = $1::text AND t.relname = 'worklease_leases'`
 // statements are the texts for one schema.
 type statements struct {
 	acquire, checkpoint, renew, release, undo, forget, read string
+	fence, outcome                                          string
 }
 
 func newStatements(schema string) statements {
 	table := pgx.Identifier{schema, "worklease_leases"}.Sanitize()
 	sequence := pgx.Identifier{schema, "worklease_fencing_seq"}.Sanitize()
-	parts := strings.NewReplacer("{mine}", mine, "{notMine}", notMine, "{durable}", durable, "{crashes}", crashes)
+	parts := strings.NewReplacer("{mine}", mine, "{notMine}", notMine, "{durable}", durable, "{crashes}", crashes,
+		"{silence}", silence)
 	names := strings.NewReplacer(
 		"{traceless}", traceless,
 		"{table}", table,
@@ -299,6 +348,8 @@ func newStatements(schema string) statements {
 		undo:       fill(undoSQL),
 		forget:     fill(forgetSQL),
 		read:       fill(readSQL),
+		fence:      fill(fenceSQL),
+		outcome:    fill(outcomeSQL),
 	}
 }
 

@@ -1,0 +1,398 @@
+package pgxbackend
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/aetomala/worklease"
+	"github.com/aetomala/worklease/internal/hold"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// CheckpointTx saves state and extends the lease inside the caller's transaction, so
+// that the caller's rows and the checkpoint become visible together or not at all.
+// Make it the last statement: it locks the lease's row, and renewals wait for or
+// skip a locked row. A nil state keeps what is stored and still counts.
+//
+// On an error roll back: [worklease.ErrFenced] once another token exists,
+// [worklease.ErrLeaseExpired] once this one was released or forgotten,
+// [*worklease.OvertakenError] when another hold of the same token saved meanwhile. A
+// serialization failure stays one (SQLSTATE 40001 by errors.As): at REPEATABLE READ
+// and above, one renewal since the snapshot is enough for it.
+//
+// It counts as progress for [worklease.WithProgressDeadline]. What the commit makes
+// of it is the caller's to know: no event, and the window moves with the next renewal.
+func (b *Backend) CheckpointTx(ctx context.Context, tx Querier, token worklease.Token, state []byte) error {
+	err := b.checkTx(tx, token)
+	if err == nil {
+		s := b.newSave(token, state)
+		if _, err = s.send(ctx, tx); err == nil {
+			s.hold.Progressed()
+		}
+	}
+	return fail("checkpoint in a transaction", token, err)
+}
+
+// FenceTx proves the token and holds off any successor until the transaction ends:
+// an Acquire waits for it. Renewals, checkpoints and the release of this token pass
+// meanwhile, so that it may be the first statement of a long transaction. A lapsed
+// lease that nobody took passes too.
+//
+// On an error roll back: [worklease.ErrFenced] once another token exists,
+// [worklease.ErrLeaseExpired] once this one was released or forgotten. A Release or
+// Forget of this very token does not wait for the fence and does not undo it: the
+// work is free, and its next owner begins when the transaction has ended.
+func (b *Backend) FenceTx(ctx context.Context, tx Querier, token worklease.Token) error {
+	err := b.checkTx(tx, token)
+	if err == nil {
+		err = b.fence(ctx, tx, token, false)
+	}
+	return fail("fence", token, err)
+}
+
+func (b *Backend) checkTx(tx Querier, token worklease.Token) error {
+	if tx == nil {
+		return fmt.Errorf("%w: transaction is nil", worklease.ErrInvalid)
+	}
+	if b.closed.Load() {
+		return worklease.ErrClosed
+	}
+	return token.Validate()
+}
+
+func (b *Backend) fence(ctx context.Context, tx Querier, token worklease.Token, boundSilence bool) error {
+	ctx, cancel := context.WithTimeout(ctx, statementBound)
+	defer cancel()
+	var verdict string
+	var silence *string
+	err := converse(ctx, tx, never, &verdict, b.sql.fence, append(claimArgs(token.Claim()), boundSilence), &silence)
+	if err != nil {
+		return err
+	}
+	return verdictError(verdict, 0)
+}
+
+// never: an error in a transaction has ended it.
+func never(error) bool { return false }
+
+// save is one checkpoint in a transaction.
+type save struct {
+	backend *Backend
+	token   worklease.Token
+	state   []byte
+	hold    hold.Hold
+	number  int64
+	by      string
+	sent    time.Time
+}
+
+func (b *Backend) newSave(token worklease.Token, state []byte) *save {
+	h := b.holds.Find(hold.Claim(token.Claim()))
+	if h == nil {
+		h = &passing{by: rand.Text()}
+	}
+	return &save{backend: b, token: token, state: state, hold: h}
+}
+
+// send sends the save on tx and returns the time left that it answers with.
+func (s *save) send(ctx context.Context, tx Querier) (remaining time.Duration, err error) {
+	if err := s.hold.Check(s.state); err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, statementBound)
+	defer cancel()
+	if err := s.fill(ctx, tx); err != nil {
+		return 0, err
+	}
+	if s.number, s.by, err = s.hold.Next(); err != nil {
+		return 0, err
+	}
+	c := s.token.Claim()
+	var a saveAnswer
+	s.sent = time.Now()
+	err = converse(ctx, tx, never, &a.verdict, s.backend.sql.checkpoint,
+		saveArgs(c, worklease.Save{State: s.state, Number: s.number, Hold: s.by, TTL: defaultTTL}), &a.remaining, &a.stored)
+	if err != nil {
+		return 0, err
+	}
+	// A newer save of the same hold has overtaken this one. A plain Checkpoint may
+	// call that a success; rows that belong to the older state may not be committed.
+	if a.verdict == verdictSuperseded {
+		return 0, &worklease.OvertakenError{Number: value(a.stored)}
+	}
+	e, err := a.extension()
+	if a.verdict == verdictOvertaken {
+		s.hold.Overtaken(value(a.stored))
+	}
+	return e.Remaining, err
+}
+
+// defaultTTL extends a row that v0.5 wrote and that knows no TTL of its own.
+const defaultTTL = 30 * time.Second
+
+// fill reads in the transaction what the hold must know before its first save.
+func (s *save) fill(ctx context.Context, tx Querier) error {
+	number, state := s.hold.Missing()
+	if !number && !state {
+		return nil
+	}
+	stored, err := s.backend.readOn(ctx, tx, never, s.token.Claim(), state)
+	if err != nil {
+		return err
+	}
+	s.hold.Fill(stored.Number, stored.State)
+	return nil
+}
+
+// passing is the Hold of a token that no Lease of this process holds. Its one save
+// is numbered far above what is stored: late statements of another hold of the
+// token stay below.
+type passing struct {
+	number int64
+	known  bool
+	by     string
+}
+
+const epoch = 1 << 32
+
+func (p *passing) Check([]byte) error                  { return nil }
+func (p *passing) Missing() (number, state bool)       { return !p.known, false }
+func (p *passing) Overtaken(int64)                     {}
+func (p *passing) Progressed()                         {}
+func (p *passing) Stepped(context.Context, hold.Step)  {}
+func (p *passing) Next() (n int64, by string, e error) { return p.number, p.by, nil }
+
+func (p *passing) Fill(stored int64, _ []byte) {
+	p.known = true
+	if stored > math.MaxInt64-2*epoch {
+		p.number = stored + 1
+		return
+	}
+	p.number = (stored/epoch+1)*epoch + 1
+}
+
+// StepOption tunes one [Backend.Step]. A nil option is ignored.
+type StepOption func(*stepOptions)
+
+type stepOptions struct {
+	tx      pgx.TxOptions
+	outcome time.Duration
+}
+
+// WithTxOptions sets how the transaction begins. An empty isolation level is READ
+// COMMITTED, whatever the role's default: above it, one renewal during the step makes
+// its checkpoint fail with SQLSTATE 40001.
+func WithTxOptions(o pgx.TxOptions) StepOption {
+	return func(s *stepOptions) { s.tx = o }
+}
+
+// WithOutcomeTimeout bounds how long Step tries to find out about a commit that went
+// unanswered; d ≤ 0: 10 s.
+func WithOutcomeTimeout(d time.Duration) StepOption {
+	return func(s *stepOptions) { s.outcome = d }
+}
+
+const defaultOutcomeTimeout = 10 * time.Second
+
+// commitBound is how long a commit may take, also when the caller's context ends
+// meanwhile: to break it off would only make its outcome unknown.
+const commitBound = 10 * time.Second
+
+// Step runs fn once in a transaction and saves the state that fn returns in the
+// same: what fn wrote through tx and the checkpoint commit together, exactly once,
+// or not at all. A nil state keeps what is stored and still counts.
+//
+// The transaction is READ COMMITTED unless [WithTxOptions] says otherwise and is
+// fenced from its first statement on: no successor can begin before it ends. A
+// connection that falls silent inside it is ended by the server after the time that
+// the lease had left at the beginning; so fn must not let the transaction idle for
+// longer than that. fn must use tx and the context it is given, and leave the commit
+// to Step. If fn returns an error or panics, the transaction is rolled back.
+//
+// A committed Step counts as a Checkpoint: for the observer, for
+// [worklease.WithProgressDeadline], and it moves the window.
+//
+// When the reply to the commit is lost, Step finds out what became of it, one
+// successor on as well, and returns nil if it took place. If that is not to be found
+// out in time the error is [worklease.ErrOutcomeUnknown]. Other errors say that
+// nothing was committed: [worklease.ErrFenced] once another token exists,
+// [worklease.ErrLeaseExpired] once this one was released or forgotten,
+// [*worklease.OvertakenError] when another hold of the same token saved meanwhile,
+// and what fn or the database returned.
+func (b *Backend) Step(ctx context.Context, token worklease.Token, fn func(ctx context.Context, tx pgx.Tx) (state []byte, err error), opts ...StepOption) error {
+	o := stepOptions{}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&o)
+		}
+	}
+	if o.tx.IsoLevel == "" {
+		o.tx.IsoLevel = pgx.ReadCommitted
+	}
+	if o.outcome <= 0 {
+		o.outcome = defaultOutcomeTimeout
+	}
+	s := &step{save: b.newSave(token, nil), options: o, fn: fn, began: time.Now()}
+	err := fail("step", token, s.run(ctx))
+	if !s.own {
+		s.hold.Stepped(ctx, hold.Step{
+			Sent: s.sent, Remaining: s.remaining, Size: len(s.state), Took: time.Since(s.lastCall()), Err: err,
+		})
+	}
+	return err
+}
+
+// step is one call of Step.
+type step struct {
+	*save
+	options   stepOptions
+	fn        func(ctx context.Context, tx pgx.Tx) ([]byte, error)
+	began     time.Time
+	remaining time.Duration
+	own       bool // the error is fn's, and no checkpoint was tried
+}
+
+// lastCall is when the save was sent, or the step began.
+func (s *step) lastCall() time.Time {
+	if s.sent.IsZero() {
+		return s.began
+	}
+	return s.sent
+}
+
+func (s *step) run(ctx context.Context) error {
+	if s.fn == nil {
+		return fmt.Errorf("%w: function is nil", worklease.ErrInvalid)
+	}
+	if s.backend.closed.Load() {
+		return worklease.ErrClosed
+	}
+	if err := s.token.Validate(); err != nil {
+		return err
+	}
+	unanswered, err := s.transact(ctx)
+	if unanswered == nil {
+		return err
+	}
+	// The connection is back in the pool by now, which may have no other.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.options.outcome)
+	defer cancel()
+	return s.findOut(ctx, unanswered)
+}
+
+// transact runs the transaction. unanswered is the error of a commit that may or may
+// not have happened.
+func (s *step) transact(ctx context.Context) (unanswered, err error) {
+	conn, err := s.backend.pool.Acquire(ctx)
+	if err != nil {
+		return nil, notSent(err)
+	}
+	defer conn.Release()
+	tx, err := conn.BeginTx(ctx, s.options.tx)
+	if err != nil {
+		return nil, classify(err)
+	}
+	defer rollback(tx) // also when fn panics; after the commit it does nothing
+	if err := s.backend.fence(ctx, tx, s.token, true); err != nil {
+		return nil, err
+	}
+	s.state, err = s.fn(ctx, stepTx{tx})
+	if err != nil {
+		s.own = true
+		return nil, err
+	}
+	if conn.Conn().PgConn().TxStatus() == 'I' {
+		return nil, fmt.Errorf("%w: the function ended the step's transaction", worklease.ErrInvalid)
+	}
+	if s.remaining, err = s.send(ctx, tx); err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("not committed: %w", errors.Join(ctx.Err(), context.Cause(ctx)))
+	}
+	return commit(ctx, tx)
+}
+
+// rollback ends a transaction that is not to be committed, for a while also after
+// the caller's context.
+func rollback(tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	tx.Rollback(ctx)
+}
+
+func commit(ctx context.Context, tx pgx.Tx) (unanswered, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitBound)
+	defer cancel()
+	err = tx.Commit(ctx)
+	switch {
+	case err == nil:
+		return nil, nil
+	case errors.Is(err, pgx.ErrTxCommitRollback), serverRefused(err), pgconn.SafeToRetry(err):
+		return nil, classify(err)
+	}
+	return err, nil
+}
+
+// findOut asks the row what became of the commit that failed with err.
+func (s *step) findOut(ctx context.Context, err error) error {
+	for failures := 1; ; failures++ {
+		verdict, askErr := s.askOutcome(ctx)
+		if askErr == nil {
+			return outcomeError(verdict, err)
+		}
+		t := time.NewTimer(outcomeBackoff.Wait(failures))
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return fmt.Errorf("%w: %w; asking: %w", worklease.ErrOutcomeUnknown, err, askErr)
+		}
+	}
+}
+
+func (s *step) askOutcome(ctx context.Context) (verdict string, err error) {
+	conn, err := s.backend.pool.Acquire(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Release()
+	err = converse(ctx, conn, lostRace, &verdict, s.backend.sql.outcome, append(claimArgs(s.token.Claim()), s.number, s.by))
+	return verdict, err
+}
+
+// outcomeError is what Step returns for a commit that failed with err, once the row
+// has answered.
+func outcomeError(verdict string, err error) error {
+	switch verdict {
+	case verdictDone:
+		return nil
+	case verdictUndone:
+		return fmt.Errorf("not committed: %w", err)
+	case verdictFenced:
+		return fmt.Errorf("%w, not committed: %w", worklease.ErrFenced, err)
+	}
+	return fmt.Errorf("%w: %w", worklease.ErrOutcomeUnknown, err)
+}
+
+// errStepCommits is what fn gets for ending the transaction itself.
+var errStepCommits = errors.New("worklease: the transaction of a step is ended by Step")
+
+// stepTx is the transaction that fn is given.
+type stepTx struct{ pgx.Tx }
+
+func (stepTx) Commit(context.Context) error   { return errStepCommits }
+func (stepTx) Rollback(context.Context) error { return errStepCommits }
+
+// fail wraps err with what was being done to which work.
+func fail(operation string, token worklease.Token, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("worklease: %s %q: %w", operation, token.WorkID(), err)
+}
