@@ -41,7 +41,6 @@
 package migrations
 
 import (
-	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -53,6 +52,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/tern/v2/migrate"
 
+	"github.com/aetomala/worklease"
 	"github.com/aetomala/worklease/internal/schema"
 )
 
@@ -70,7 +70,7 @@ func WithSchema(name string) Option {
 	return func(o *schema.Options) { o.Schema = name }
 }
 
-// Info is the state of a database.
+// Info tells how far a database is.
 type Info struct {
 	Current int // installed version; 0: none, or a v0.5 table to adopt
 	Latest  int // this library's version; a greater Current is fine
@@ -117,11 +117,11 @@ func Up(ctx context.Context, conn *pgx.Conn, opts ...Option) error {
 	return nil
 }
 
-var errInTx = errors.New("the connection is in a transaction, which the migration would commit; in a tern UpFunc, set DisableFuncTx")
+var errInTx = fmt.Errorf("%w: the connection is in a transaction, which the migration would commit; in a tern UpFunc, set DisableFuncTx", worklease.ErrInvalid)
 
 // SQL renders the migrations after version after, in order: 0 renders all, and
-// the text is empty when there is none. An empty schema means "public". The schema
-// is not created. Run the text as one transaction: psql -1 -v ON_ERROR_STOP=1.
+// the text is empty when there is none. The schema is named as it is, without
+// quotes, and is not created. Run the text as one transaction: psql -1 -v ON_ERROR_STOP=1.
 func SQL(schemaName string, after int) (string, error) {
 	sql, err := render(schemaName, after)
 	if err != nil {
@@ -131,12 +131,11 @@ func SQL(schemaName string, after int) (string, error) {
 }
 
 func render(name string, after int) (string, error) {
-	name = cmp.Or(name, "public")
 	if err := checkSchema(name); err != nil {
 		return "", err
 	}
 	if after < 0 {
-		return "", fmt.Errorf("negative version %d", after)
+		return "", fmt.Errorf("%w: version %d is negative", worklease.ErrInvalid, after)
 	}
 	// Without a connection a Migrator only loads.
 	m, err := migrate.NewMigrator(context.Background(), nil, versionTable(name))
@@ -305,14 +304,13 @@ func versionTable(name string) string {
 func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
 
 func schemaName(opts []Option) (string, error) {
-	var o schema.Options
+	o := schema.Options{Schema: "public"}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&o)
 		}
 	}
-	name := cmp.Or(o.Schema, "public")
-	return name, checkSchema(name)
+	return o.Schema, checkSchema(o.Schema)
 }
 
 // maxName is PostgreSQL's NAMEDATALEN - 1. A longer name would be cut off there
@@ -321,12 +319,14 @@ const maxName = 63
 
 func checkSchema(name string) error {
 	switch {
+	case name == "":
+		return fmt.Errorf("%w: schema is empty", worklease.ErrInvalid)
 	case len(name) > maxName:
-		return fmt.Errorf("schema name %q is longer than %d bytes", name, maxName)
+		return fmt.Errorf("%w: schema has %d bytes, at most %d are allowed", worklease.ErrInvalid, len(name), maxName)
 	case !utf8.ValidString(name) || strings.ContainsRune(name, 0):
-		return fmt.Errorf("schema name %q is not valid UTF-8 without NUL", name)
+		return fmt.Errorf("%w: schema is not valid UTF-8 without NUL", worklease.ErrInvalid)
 	case strings.Contains(name, "$name$") || strings.Contains(name, "$adopt$"):
-		return fmt.Errorf("schema name %q contains a dollar quote of the migrations", name)
+		return fmt.Errorf("%w: schema %q contains a dollar quote of the migrations", worklease.ErrInvalid, name)
 	}
 	return nil
 }

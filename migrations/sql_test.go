@@ -1,17 +1,19 @@
 package migrations_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/aetomala/worklease"
 	"github.com/aetomala/worklease/migrations"
 )
 
 func TestSQLIsRendered(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"", "public", "My Schema", "a.b", `q"x`, "o'brien"} {
+	for _, name := range []string{"public", "My Schema", "a.b", `q"x`, "o'brien"} {
 		sql, err := migrations.SQL(name, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -20,9 +22,6 @@ func TestSQLIsRendered(t *testing.T) {
 			if strings.Contains(sql, bad) {
 				t.Errorf("SQL for schema %q contains %q:\n%s", name, bad, sql)
 			}
-		}
-		if name == "" {
-			name = "public"
 		}
 		table := pgx.Identifier{name}.Sanitize() + ".worklease_leases"
 		if !strings.Contains(sql, "CREATE TABLE IF NOT EXISTS "+table+" (") {
@@ -39,8 +38,8 @@ func TestSQLAfterAVersion(t *testing.T) {
 	if sql, err := migrations.SQL("public", latest); sql != "" || err != nil {
 		t.Errorf("SQL after the latest version: %q, %v", sql, err)
 	}
-	if _, err := migrations.SQL("public", -1); err == nil {
-		t.Error("SQL accepts a negative version")
+	if _, err := migrations.SQL("public", -1); !errors.Is(err, worklease.ErrInvalid) {
+		t.Errorf("SQL after version -1: %v", err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/tern/v2/migrate"
 
+	"github.com/aetomala/worklease"
 	"github.com/aetomala/worklease/migrations"
 )
 
@@ -48,15 +49,15 @@ func TestUpInstallsInAnySchema(t *testing.T) {
 func TestSchemaNamesThatCannotWork(t *testing.T) {
 	t.Parallel()
 	conn := emptyDB(t)
-	for _, name := range []string{strings.Repeat("s", 64), "a\x00b", "a\xffb", "a$name$b", "$adopt$"} {
-		if err := migrations.Up(t.Context(), conn, migrations.WithSchema(name)); err == nil {
-			t.Errorf("Up accepts the schema %q", name)
+	for _, name := range []string{"", strings.Repeat("s", 64), "a\x00b", "a\xffb", "a$name$b", "$adopt$"} {
+		if err := migrations.Up(t.Context(), conn, migrations.WithSchema(name)); !errors.Is(err, worklease.ErrInvalid) {
+			t.Errorf("Up in schema %q: %v", name, err)
 		}
-		if _, err := migrations.Status(t.Context(), conn, migrations.WithSchema(name)); err == nil {
-			t.Errorf("Status accepts the schema %q", name)
+		if _, err := migrations.Status(t.Context(), conn, migrations.WithSchema(name)); !errors.Is(err, worklease.ErrInvalid) {
+			t.Errorf("Status of schema %q: %v", name, err)
 		}
-		if _, err := migrations.SQL(name, 0); err == nil {
-			t.Errorf("SQL accepts the schema %q", name)
+		if _, err := migrations.SQL(name, 0); !errors.Is(err, worklease.ErrInvalid) {
+			t.Errorf("SQL for schema %q: %v", name, err)
 		}
 	}
 }
@@ -158,7 +159,7 @@ func TestUpRefusesATransaction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := migrations.Up(t.Context(), conn); err == nil || !strings.Contains(err.Error(), "DisableFuncTx") {
+	if err := migrations.Up(t.Context(), conn); !errors.Is(err, worklease.ErrInvalid) || !strings.Contains(err.Error(), "DisableFuncTx") {
 		t.Errorf("Up in a transaction returned %v", err)
 	}
 	if err := tx.Commit(t.Context()); err != nil {

@@ -100,7 +100,7 @@ func TestAdoptKeepsEveryLease(t *testing.T) {
 			}
 		},
 		"rendered SQL": func(t *testing.T, conn *pgx.Conn) {
-			sql, err := migrations.SQL("", 0)
+			sql, err := migrations.SQL("public", 0)
 			if err != nil {
 				t.Fatal(err)
 			}

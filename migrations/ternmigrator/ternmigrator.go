@@ -9,7 +9,6 @@
 package ternmigrator
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -102,14 +101,14 @@ type own []migrations.Option
 
 // Hash covers the migrations and the name of the schema.
 func (o own) Hash() (string, error) {
-	var set schema.Options
+	set := schema.Options{Schema: "public"}
 	for _, opt := range o {
 		if opt != nil {
 			opt(&set)
 		}
 	}
 	sum := sha256.New()
-	add(sum, cmp.Or(set.Schema, "public"))
+	add(sum, set.Schema)
 	if err := addFiles(sum, migrations.FS); err != nil {
 		return "", err
 	}
