@@ -129,9 +129,19 @@ func lateNumber(s *suite) {
 	if stored.Number != 1<<40 {
 		s.Errorf("the stored number is %d, want %d", stored.Number, int64(1)<<40)
 	}
-	s.must("Release with a late state", o.say(worklease.Farewell{Exit: worklease.ExitReleased, State: []byte("late"), Number: 8, Hold: o.hold}))
+	farewell := worklease.Farewell{Exit: worklease.ExitReleased, State: []byte("last"), Number: 8, Hold: o.hold}
+	if err := o.say(farewell); !errors.As(err, new(*worklease.OvertakenError)) {
+		s.Errorf("Release with a state under a late number: %v, want an OvertakenError", err)
+	}
+	o.heldBy("after an overtaken farewell")
+	farewell.Number = 1<<40 + 1
+	s.must("Release with a state under a new number", o.say(farewell))
+	save(4, "four")
+	if _, err := s.b.Checkpoint(s.Context(), o.Claim, worklease.Save{State: []byte("x"), Number: 4, Hold: "other", TTL: long}); !errors.Is(err, worklease.ErrLeaseExpired) {
+		s.Errorf("a late number of another hold after Release: %v, want ErrLeaseExpired", err)
+	}
 	next := s.acquire(o.WorkID, "b")
-	s.sameState("the prior after a late farewell", next.grant.Prior.State, []byte("far"))
+	s.sameState("the prior", next.grant.Prior.State, []byte("last"))
 	next.save("from one again")
 	next.stored("of a new owner", []byte("from one again"))
 

@@ -108,17 +108,16 @@ func (b *Backend) Checkpoint(ctx context.Context, c worklease.Claim, s worklease
 	if err != nil {
 		return worklease.Extension{}, err
 	}
-	if r.has(s.Number) {
-		if r.hold != s.Hold {
-			return worklease.Extension{}, &worklease.OvertakenError{Number: r.number}
-		}
-		if r.number > s.Number {
-			return worklease.Extension{}, nil
-		}
+	late := r.number >= s.Number
+	switch {
+	case late && r.hold == s.Hold && r.number == s.Number:
 		return worklease.Extension{Remaining: r.remaining(now)}, nil
-	}
-	if r.surrendered {
+	case late && r.hold == s.Hold:
+		return worklease.Extension{}, nil
+	case r.surrendered:
 		return worklease.Extension{}, worklease.ErrLeaseExpired
+	case late:
+		return worklease.Extension{}, &worklease.OvertakenError{Number: r.number}
 	}
 	r.save(s.State, s.Number, s.Hold, now)
 	return r.extend(now), nil
@@ -168,12 +167,12 @@ func (b *Backend) Release(ctx context.Context, c worklease.Claim, f worklease.Fa
 		}
 		return worklease.ErrLeaseExpired
 	}
-	switch {
-	case f.State == nil:
-	case !r.has(f.Number):
+	if f.State != nil {
+		// Also by a newer save of the same hold: nobody has seen the work leave with it.
+		if r.number >= f.Number {
+			return &worklease.OvertakenError{Number: r.number}
+		}
 		r.save(f.State, f.Number, f.Hold, now)
-	case r.hold != f.Hold:
-		return &worklease.OvertakenError{Number: r.number}
 	}
 	r.exitedAt = now
 	r.surrender(f.Exit, now)

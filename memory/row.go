@@ -63,9 +63,6 @@ func (r *row) claimedBy(c worklease.Claim) bool {
 	return r.token == c.FencingToken && r.holder == c.HolderID && (c.Nonce == "" || r.nonce == c.Nonce)
 }
 
-// has reports whether a save of that number has been stored or overtaken.
-func (r *row) has(number int64) bool { return r.number >= number }
-
 func (r *row) remaining(now time.Time) time.Duration { return max(r.expires.Sub(now), 0) }
 
 // records reports whether f is the farewell that surrendered the row.
