@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/aetomala/worklease/internal/backoff"
+	"github.com/aetomala/worklease/internal/ctxerr"
 )
 
 // Waiters come back soon after a fault that may pass, and no more often than that.
@@ -55,7 +56,7 @@ func (a *acquisition) run(ctx context.Context) (Token, error) {
 func (a *acquisition) wait(ctx context.Context) (Token, error) {
 	faults := 0
 	for {
-		if err := ended(ctx); err != nil {
+		if err := ctxerr.Of(ctx); err != nil {
 			return Token{}, err
 		}
 		token, err := a.try(ctx)

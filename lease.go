@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/aetomala/worklease/internal/backoff"
+	"github.com/aetomala/worklease/internal/ctxerr"
 )
 
 // farewellTime is how long a Release may take whose context has ended or has no
@@ -265,22 +266,6 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		return ended(ctx)
+		return ctxerr.Of(ctx)
 	}
 }
-
-// ended returns the error of a context that has ended, with its cause where that
-// says more, or nil.
-func ended(ctx context.Context) error {
-	err := ctx.Err()
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
-		return &endedError{err: err, cause: cause}
-	}
-	return err
-}
-
-// endedError Is both the context's error and the cause, and reads as the cause.
-type endedError struct{ err, cause error }
-
-func (e *endedError) Error() string   { return e.err.Error() + ": " + e.cause.Error() }
-func (e *endedError) Unwrap() []error { return []error{e.err, e.cause} }

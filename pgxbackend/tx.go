@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/aetomala/worklease"
+	"github.com/aetomala/worklease/internal/ctxerr"
 	"github.com/aetomala/worklease/internal/hold"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -312,8 +313,8 @@ func (s *step) transact(ctx context.Context) (unanswered, err error) {
 	if s.remaining, err = s.send(ctx, tx); err != nil {
 		return nil, err
 	}
-	if ctx.Err() != nil {
-		return nil, fmt.Errorf("not committed: %w", errors.Join(ctx.Err(), context.Cause(ctx)))
+	if err := ctxerr.Of(ctx); err != nil {
+		return nil, fmt.Errorf("not committed: %w", err)
 	}
 	return commit(ctx, tx)
 }

@@ -1,0 +1,260 @@
+// Package tenure is one ownership of a work ID, from its acquisition to its end. It
+// is the only place that knows the order: acquire with the prior, renew from then
+// on, work, stop renewing and wait, save the last checkpoint and surrender in one
+// statement. Packages worker, leader and pool are thin layers over it.
+//
+// # How a tenure ends
+//
+//   - The work returns nil: released. An error that Is [worklease.Retire]: retired,
+//     and no error. Any other error: abandoned. Its state is saved in each case,
+//     unless it is nil.
+//   - The lease is lost: the work's context ends at once, and nothing is recorded.
+//   - Renewal stalled (worklease.ErrStalled): the work's context ends; abandoned if
+//     the work returns while the lease still lasts, else nothing is recorded.
+//   - The caller's context ends: so does the work's, and the lease is kept while the
+//     work winds down. What it returns counts as above. After WindDown the lease is
+//     let go and nothing is recorded.
+//   - The work panics or calls runtime.Goexit: that is a crash. Renewal stops,
+//     nothing is recorded, and it goes on up.
+package tenure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/aetomala/worklease"
+	"github.com/aetomala/worklease/internal/ctxerr"
+)
+
+const (
+	defaultCleanupTimeout = 5 * time.Second
+	defaultWindDown       = 30 * time.Second
+)
+
+// Config is what a tenure needs beside its work.
+type Config struct {
+	Lease          worklease.Lease
+	AcquireOptions []worklease.AcquireOption
+	RenewalOptions []worklease.RenewalOption
+	CleanupTimeout time.Duration // for the farewell; ≤ 0: 5 s
+	WindDown       time.Duration // how long the lease is kept after the caller's context; ≤ 0: 30 s
+
+	// OnLost is called once, when the work's context is ended by anything but the
+	// caller's, at that moment and from a goroutine of its own; Run returns after it.
+	// A panic in it is raised in Run's goroutine. May be nil.
+	OnLost func(ctx context.Context, token worklease.Token)
+}
+
+// Work is what an owner does. Its context ends when the lease may no longer be
+// trusted or when the caller's does; [context.Cause] tells them apart.
+type Work func(ctx context.Context, token worklease.Token, prior worklease.Prior) (state []byte, err error)
+
+// Outcome is what became of a tenure, beside the error.
+type Outcome struct {
+	Token worklease.Token // zero: nothing was acquired
+	Exit  worklease.Exit  // what was recorded; ExitNone: nothing
+	Lost  bool            // the lease was lost, stalled, or outlived by the work
+}
+
+// Run acquires workID, does the work and leaves. The error of the work comes first;
+// those of the loss or the farewell are joined to it. Errors of the acquisition come
+// as they are.
+func Run(ctx context.Context, workID string, cfg Config, work Work) (Outcome, error) {
+	token, err := cfg.Lease.Acquire(ctx, workID, cfg.AcquireOptions...)
+	if err != nil {
+		return Outcome{}, err
+	}
+	t := &tenure{cfg: cfg, caller: ctx, token: token}
+	outcome, err := t.run(work)
+	if err != nil {
+		err = fmt.Errorf("worklease: run %q: %w", workID, err)
+	}
+	return outcome, err
+}
+
+// tenure is one hold of a lease.
+type tenure struct {
+	cfg    Config
+	caller context.Context
+	token  worklease.Token
+
+	renewCtx    context.Context
+	stopRenewal func()
+	workCtx     workContext
+	loss        *hook // watches renewCtx
+	call        *hook // watches the caller's context
+	windDown    *hook // runs out after it
+	outlived    atomic.Bool
+}
+
+func (t *tenure) run(work Work) (Outcome, error) {
+	t.begin()
+	returned := false
+	defer func() {
+		if !returned {
+			t.end() // a panic or Goexit goes on up; nothing is recorded
+		}
+	}()
+	state, err := t.work(work)
+	returned = true
+	return t.leave(state, err)
+}
+
+// begin renews from the acquisition on, under a context that outlives the caller's.
+func (t *tenure) begin() {
+	keep := context.WithoutCancel(t.caller)
+	t.renewCtx, t.stopRenewal = t.cfg.Lease.StartRenewal(keep, t.token, t.cfg.RenewalOptions...)
+	inner, cancel := context.WithCancelCause(t.caller)
+	t.workCtx = workContext{inner, cancel, t.renewCtx}
+	t.windDown = new(hook)
+	t.loss = after(t.renewCtx, t.lost)
+	t.call = after(t.caller, func() { t.windDown.startTimer(positive(t.cfg.WindDown, defaultWindDown), t.outlive) })
+}
+
+// lost ends the work, at the moment at which the lease may no longer be trusted.
+func (t *tenure) lost() {
+	t.workCtx.cancel(context.Cause(t.renewCtx))
+	if t.cfg.OnLost != nil {
+		t.cfg.OnLost(t.caller, t.token)
+	}
+}
+
+// outlive lets the lease go: the work was given its time to wind down.
+func (t *tenure) outlive() {
+	t.outlived.Store(true)
+	t.stopRenewal() // and t.loss sees to the rest
+}
+
+// work reads the prior and does the work, unless the caller has left meanwhile.
+func (t *tenure) work(work Work) ([]byte, error) {
+	prior, err := t.cfg.Lease.Prior(t.workCtx, t.token)
+	if err != nil {
+		return nil, err
+	}
+	if t.caller.Err() != nil {
+		return nil, ctxerr.Of(t.caller)
+	}
+	return work(t.workCtx, t.token, prior)
+}
+
+// end stops everything that runs for the tenure and waits for it. It returns why the
+// lease was lost, or nil.
+func (t *tenure) end() (lost error) {
+	t.call.stop()
+	t.windDown.stop()
+	noticed := t.loss.callOff()
+	if t.renewCtx.Err() != nil {
+		lost = context.Cause(t.renewCtx)
+	}
+	t.stopRenewal()
+	if lost != nil && !noticed {
+		t.lost()
+	}
+	t.workCtx.cancel(nil)
+	t.loss.stop()
+	return lost
+}
+
+// leave records how the owner leaves.
+func (t *tenure) leave(state []byte, workErr error) (Outcome, error) {
+	lost := t.end()
+	o := Outcome{Token: t.token, Lost: lost != nil}
+	switch {
+	case t.outlived.Load():
+		return o, join(workErr, worklease.ErrWindDown)
+	case errors.Is(lost, worklease.ErrStalled):
+		if _, held := t.cfg.Lease.Deadline(t.token); !held {
+			return o, joinLoss(lost, workErr)
+		}
+		err := t.farewell(&o, worklease.ExitAbandoned, state)
+		return o, join(joinLoss(lost, workErr), err)
+	case lost != nil:
+		return o, joinLoss(lost, workErr)
+	}
+	exit := worklease.ExitReleased
+	switch {
+	case errors.Is(workErr, worklease.Retire):
+		exit, workErr = worklease.ExitRetired, nil
+	case workErr != nil:
+		exit = worklease.ExitAbandoned
+	}
+	err := t.farewell(&o, exit, state)
+	return o, join(workErr, err)
+}
+
+// farewell saves the last state and surrenders. A state that the lease does not take
+// must not keep the work from the next owner.
+func (t *tenure) farewell(o *Outcome, exit worklease.Exit, state []byte) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.caller), positive(t.cfg.CleanupTimeout, defaultCleanupTimeout))
+	defer cancel()
+	err := t.cfg.Lease.Release(ctx, t.token, worklease.WithExit(exit), worklease.WithState(state))
+	if errors.Is(err, worklease.ErrInvalid) && state != nil {
+		exit = worklease.ExitAbandoned
+		if plain := t.cfg.Lease.Release(ctx, t.token, worklease.WithExit(exit)); plain != nil {
+			return errors.Join(err, plain)
+		}
+		o.Exit = exit
+		return err
+	}
+	switch {
+	case err == nil:
+		o.Exit = exit
+	case errors.Is(err, worklease.ErrFenced), errors.Is(err, worklease.ErrLeaseExpired):
+		o.Lost = true
+	}
+	return err
+}
+
+// joinLoss joins the work's error to the loss, unless it only is the work's way of
+// saying that its context ended.
+func joinLoss(lost, workErr error) error {
+	if workErr == nil || workErr == context.Canceled || errors.Is(workErr, lost) {
+		return lost
+	}
+	return join(lost, workErr)
+}
+
+// join is errors.Join that leaves a single error as it is.
+func join(a, b error) error {
+	if a == nil {
+		return b
+	}
+	if b == nil {
+		return a
+	}
+	return errors.Join(a, b)
+}
+
+func positive(d, fallback time.Duration) time.Duration {
+	if d <= 0 {
+		return fallback
+	}
+	return d
+}
+
+// workContext is the caller's context that also ends with the lease, and notices
+// that in a process that was stopped and goes on before any timer has fired.
+type workContext struct {
+	context.Context
+	cancel context.CancelCauseFunc
+	renew  context.Context
+}
+
+func (c workContext) Done() <-chan struct{} {
+	c.look()
+	return c.Context.Done()
+}
+
+func (c workContext) Err() error {
+	c.look()
+	return c.Context.Err()
+}
+
+func (c workContext) look() {
+	if c.renew.Err() != nil {
+		c.cancel(context.Cause(c.renew))
+	}
+}

@@ -1,0 +1,124 @@
+// Package worker runs a function under a lease, from its acquisition to a farewell
+// that tells the successor how it went.
+//
+//	runner, err := worker.NewRunner(worker.RunnerConfig{
+//		Lease: lease,
+//		WorkFn: func(ctx context.Context, token worklease.Token, prior []byte, cleanHandoff bool) ([]byte, error) {
+//			…
+//			return state, nil
+//		},
+//		AcquireOptions: []worklease.AcquireOption{worklease.WithWaitForLease()},
+//	})
+//	…
+//	err = runner.Run(ctx, "tenant-7")
+//
+// # The work function
+//
+// It gets what the last owner saved and whether that owner left cleanly; the whole
+// [worklease.Prior] is lease.Prior(ctx, token), without a round trip. Its context
+// ends when the lease may no longer be trusted, or when the caller's ends;
+// [context.Cause] tells them apart.
+//
+// # How it ends
+//
+//	the function                                    the row says   Run returns
+//	returns nil                                     released       nil
+//	returns an error that Is worklease.Retire       retired        nil
+//	returns another error, ctx.Err() too            abandoned      that error
+//	panics or calls runtime.Goexit                  (a crash)      does not return
+//	has lost the lease                              (nothing)      the cause
+//	is stalled (worklease.ErrStalled) and returns
+//	  while the lease lasts                         abandoned      the cause
+//	runs on for more than WindDown after ctx ended  (nothing)      joined with worklease.ErrWindDown
+//
+// A state that is not nil is saved in the same statement that surrenders the lease,
+// also with an error. On shutdown, save what was done and return it with nil: that is
+// a clean handoff. Errors of a farewell that fails are joined to the function's own,
+// which comes first.
+//
+// The lease is kept until the function has returned, also after ctx has ended, for
+// at most WindDown: it is never surrendered while the function still runs.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/aetomala/worklease"
+	"github.com/aetomala/worklease/internal/tenure"
+)
+
+// What NewRunner misses. Both are [worklease.ErrInvalid].
+var (
+	ErrLeaseRequired  = fmt.Errorf("worklease: %w: worker needs a Lease", worklease.ErrInvalid)
+	ErrWorkFnRequired = fmt.Errorf("worklease: %w: worker needs a WorkFn", worklease.ErrInvalid)
+)
+
+// WorkFn does the work and returns the last state; nil keeps what is stored. prior
+// is the caller's.
+type WorkFn func(ctx context.Context, token worklease.Token, prior []byte, cleanHandoff bool) ([]byte, error)
+
+// RunnerConfig sets up a Runner.
+type RunnerConfig struct {
+	Lease  worklease.Lease // required
+	WorkFn WorkFn          // required
+
+	AcquireOptions []worklease.AcquireOption
+	RenewalOptions []worklease.RenewalOption
+
+	// CleanupTimeout is the time for the farewell, counted after the function has
+	// returned, whatever became of the caller's context. ≤ 0: 5 s.
+	CleanupTimeout time.Duration
+
+	// WindDown is how long the lease is kept for a function that still runs after
+	// the caller's context has ended. ≤ 0: 30 s.
+	WindDown time.Duration
+}
+
+// Runner runs one function under leases of any number of work IDs, also at once.
+type Runner struct {
+	cfg    RunnerConfig
+	tenure tenure.Config
+}
+
+// NewRunner returns a Runner, or an error that Is ErrLeaseRequired,
+// ErrWorkFnRequired or both.
+func NewRunner(cfg RunnerConfig) (*Runner, error) {
+	var faults []error
+	if isNil(cfg.Lease) {
+		faults = append(faults, ErrLeaseRequired)
+	}
+	if cfg.WorkFn == nil {
+		faults = append(faults, ErrWorkFnRequired)
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	return &Runner{cfg: cfg, tenure: tenure.Config{
+		Lease:          cfg.Lease,
+		AcquireOptions: cfg.AcquireOptions,
+		RenewalOptions: cfg.RenewalOptions,
+		CleanupTimeout: cfg.CleanupTimeout,
+		WindDown:       cfg.WindDown,
+	}}, nil
+}
+
+func isNil(l worklease.Lease) bool {
+	v := reflect.ValueOf(l)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// Run acquires workID, calls the function in the caller's goroutine and leaves as
+// the package comment says. It asks for the lease once, or waits for it with
+// [worklease.WithWaitForLease] among the AcquireOptions; errors of the acquisition
+// come as Acquire returns them. A lost lease is an error that Is the cause of
+// [worklease.Lease.StartRenewal].
+func (r *Runner) Run(ctx context.Context, workID string) error {
+	_, err := tenure.Run(ctx, workID, r.tenure, func(ctx context.Context, token worklease.Token, prior worklease.Prior) ([]byte, error) {
+		return r.cfg.WorkFn(ctx, token, prior.State, prior.CleanHandoff())
+	})
+	return err
+}
