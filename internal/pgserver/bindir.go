@@ -89,23 +89,50 @@ func fromUsualPlaces(context.Context) []string {
 	return dirs
 }
 
-// fromNodeModules looks for what `make deps` installs where there is no package manager to ask: the
-// npm packages beside go.mod.
+// fromNodeModules looks for what `make deps` installs where there is no package manager to ask.
 func fromNodeModules(context.Context) []string {
+	var dirs []string
+	versions, _ := Packaged() // None is no error here.
+	for _, v := range versions {
+		dirs = append(dirs, v.BinDir)
+	}
+	return dirs
+}
+
+// Version is a PostgreSQL from an npm package.
+type Version struct {
+	Major  int
+	BinDir string
+}
+
+// Packaged returns the PostgreSQL versions in node_modules beside this module's go.mod, newest
+// first. It returns an error when there is none.
+func Packaged() ([]Version, error) {
 	dir, err := os.Getwd()
 	if err != nil {
-		return nil
+		return nil, err
 	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return newestFirst(filepath.Join(dir, "node_modules", "pg*-"+npmPlatform(), "native", "bin"))
-		}
+	for !exists(filepath.Join(dir, "go.mod")) {
 		parent := filepath.Dir(dir)
 		if parent == dir {
-			return nil
+			return nil, errors.New("no go.mod here or above")
 		}
 		dir = parent
 	}
+	pattern := filepath.Join(dir, "node_modules", "pg*-"+npmPlatform(), "native", "bin")
+	var versions []Version
+	for _, bin := range newestFirst(pattern) {
+		versions = append(versions, Version{majorOf(bin), bin})
+	}
+	if versions == nil {
+		return nil, fmt.Errorf("no PostgreSQL in %s", filepath.Join(dir, "node_modules"))
+	}
+	return versions, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // npmPlatform is this machine in the words of npm, as the aliases in package.json use them.
@@ -117,20 +144,22 @@ func npmPlatform() string {
 	return runtime.GOOS + "-" + arch
 }
 
-var versionInPath = regexp.MustCompile(`(?:postgresql[/@]|pgsql-|/pg)(\d+)`)
-
-// newestFirst orders by number, for 9 is older than 10. A folder without a number, as Homebrew has
-// one, counts as the newest.
+// newestFirst orders by number, for 9 is older than 10.
 func newestFirst(pattern string) []string {
 	dirs, _ := filepath.Glob(pattern) // The only error is a malformed pattern.
-	version := func(dir string) int {
-		m := versionInPath.FindStringSubmatch(dir)
-		if m == nil {
-			return 1 << 30
-		}
-		n, _ := strconv.Atoi(m[1])
-		return n
-	}
-	slices.SortStableFunc(dirs, func(a, b string) int { return version(b) - version(a) })
+	slices.SortStableFunc(dirs, func(a, b string) int { return majorOf(b) - majorOf(a) })
 	return dirs
+}
+
+var versionInPath = regexp.MustCompile(`(?:postgresql[/@]|pgsql-|/pg)(\d+)`)
+
+// majorOf reads the version from a path. One without a number, as Homebrew has one, counts as the
+// newest.
+func majorOf(dir string) int {
+	all := versionInPath.FindAllStringSubmatch(dir, -1)
+	if all == nil {
+		return 1 << 30
+	}
+	n, _ := strconv.Atoi(all[len(all)-1][1])
+	return n
 }

@@ -50,15 +50,21 @@ func code(t *testing.T, cmd *exec.Cmd) int {
 func TestTheExitCodeIsPassedOn(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		args []string
-		want int
+		database string // empty: pgrun starts a server
+		args     []string
+		want     int
 	}{
-		{[]string{"sh", "-c", `test -n "$DATABASE_URL" && test -x "$PGBIN/postgres"`}, 0},
-		{[]string{"sh", "-c", "exit 7"}, 7},
-		{[]string{"sh", "-c", "kill -TERM $$"}, 128 + 15},
-		{[]string{"no-such-command-at-all"}, 127},
+		{"", []string{"sh", "-c", `test -n "$DATABASE_URL" && test -x "$PGBIN/postgres" && exit 7`}, 7},
+		{"postgres://elsewhere/db", []string{"true"}, 0},
+		{"postgres://elsewhere/db", []string{"sh", "-c", "kill -TERM $$"}, 128 + 15},
+		{"postgres://elsewhere/db", []string{"no-such-command-at-all"}, 127},
 	} {
-		if got := code(t, pgrun(t, test.args...)); got != test.want {
+		cmd := pgrun(t, test.args...)
+		cmd.Env = append(cmd.Env, "DATABASE_URL="+test.database)
+		if test.database != "" {
+			cmd.Env = append(cmd.Env, "PGBIN=")
+		}
+		if got := code(t, cmd); got != test.want {
 			t.Errorf("%q: exit code %d, want %d", test.args, got, test.want)
 		}
 	}

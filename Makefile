@@ -1,0 +1,58 @@
+# What follows ## is what make help prints.
+
+.DEFAULT_GOAL := help
+
+GO ?= go
+
+# The race detector needs a C compiler; go env reports 0 where there is none.
+RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
+
+# pgrun is built, not run by go run: a SIGTERM to go run would not reach it.
+PGRUN := .bin/pgrun
+PGMATRIX := .bin/pgmatrix
+
+# `make test PKG=./memory/...` tests a part.
+PKG ?= ./...
+
+.PHONY: help
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## */\1:/p' Makefile | awk -F: '{ printf "make %-12s %s\n", $$1, substr($$0, length($$1) + 2) }'
+
+.PHONY: test
+test: lint have-postgres ## everything that must be green: lint, all tests with -race, and the database tests in a second exec mode
+ifeq ($(RACE),)
+	@echo "no C compiler: the tests run without the race detector"
+endif
+	$(PGRUN) $(GO) test -vet=off $(RACE) $(PKG)
+	WORKLEASE_EXEC_MODE=simple_protocol $(PGRUN) $(GO) test -vet=off $(RACE) -short -count=1 ./pgxbackend/... ./conformance/...
+
+.PHONY: lint
+lint: ## gofmt, go vet, staticcheck (pinned in tools.mod, which no user's build reads)
+	@files=$$(gofmt -l .); test -z "$$files" || { echo "gofmt -w $$files"; exit 1; }
+	$(GO) vet ./...
+	$(GO) tool -modfile=tools.mod staticcheck ./...
+
+.PHONY: test-matrix
+test-matrix: $(PGRUN) $(PGMATRIX) node_modules/.done ## the database tests on PostgreSQL 12 to 18, and in all exec modes
+	$(PGMATRIX) $(PGRUN) $(GO) test -vet=off -short -count=1 ./conformance/... ./pgxbackend/... ./migrations/...
+
+.PHONY: deps
+deps: $(PGRUN) ## install PostgreSQL if this machine has none: Debian's when root, otherwise npm packages below node_modules
+	@MAKE='$(MAKE)' .ci/deps
+
+# make test finds out first: installing is for machines that have nothing.
+.PHONY: have-postgres
+have-postgres: $(PGRUN)
+	@test -n "$$DATABASE_URL" || $(PGRUN) >/dev/null 2>&1 || $(MAKE) deps
+
+# Go knows best whether they are up to date.
+.PHONY: $(PGRUN) $(PGMATRIX)
+$(PGRUN) $(PGMATRIX):
+	@$(GO) build -o $@ ./internal/cmd/$(@F)
+
+# npm's own install scripts recreate the packages' symbolic links, but not every npm runs them
+# unasked, so they are run here.
+node_modules/.done: package-lock.json
+	npm ci --ignore-scripts --no-audit --no-fund
+	@for dir in node_modules/pg*; do (cd "$$dir" && node scripts/hydrate-symlinks.js) || exit 1; done
+	@touch $@
