@@ -31,21 +31,21 @@ var modes = []string{"cache_statement", "cache_describe", "exec", "simple_protoc
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+	versions, err := pgserver.Packaged()
+	if err == nil {
+		slices.Reverse(versions) // oldest first
+		err = run(ctx, os.Args[1:], versions, os.Stdout)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "pgmatrix:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, command []string, w io.Writer) error {
+func run(ctx context.Context, command []string, versions []pgserver.Version, w io.Writer) error {
 	if len(command) == 0 {
 		return errors.New("usage: pgmatrix command [argument ...]")
 	}
-	versions, err := pgserver.Packaged()
-	if err != nil {
-		return err
-	}
-	slices.Reverse(versions) // oldest first
 	newest := len(versions) - 1
 	rows := make([]row, len(versions))
 	failed := 0
