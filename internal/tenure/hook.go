@@ -6,34 +6,36 @@ import (
 	"time"
 )
 
-// hook is a function that runs at most once in a goroutine of its own, when a
-// context ends or a time is over, and that can be called off and waited for. A panic
-// in it is raised in the goroutine that waits.
+// hook is a function that runs at most once in a goroutine of its own, some time
+// after a context has ended, and that can be called off and waited for. A panic in it
+// is raised in the goroutine that waits.
 type hook struct {
-	mu       sync.Mutex
-	off      bool // called off: it will not start any more
-	started  bool
-	cancel   func() bool // of what will start it
-	done     chan struct{}
+	mu      sync.Mutex
+	off     bool // called off: it will not start any more
+	started bool
+	cancel  func() bool // of what will start it
+
+	done     chan struct{} // closed when it has run
 	panicked any
 }
 
-// after returns a hook that runs f when ctx ends.
-func after(ctx context.Context, f func()) *hook {
-	h := &hook{}
+// after returns a hook that runs f when ctx has ended and d has passed since.
+func after(ctx context.Context, d time.Duration, f func()) *hook {
+	h := &hook{done: make(chan struct{})}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.cancel = context.AfterFunc(ctx, func() { h.run(f) })
+	h.cancel = context.AfterFunc(ctx, func() {
+		if d == 0 {
+			h.run(f)
+			return
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if !h.off {
+			h.cancel = time.AfterFunc(d, func() { h.run(f) }).Stop
+		}
+	})
 	return h
-}
-
-// startTimer makes h run f after d, unless it has been called off.
-func (h *hook) startTimer(d time.Duration, f func()) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.off {
-		h.cancel = time.AfterFunc(d, func() { h.run(f) }).Stop
-	}
 }
 
 func (h *hook) run(f func()) {
@@ -43,7 +45,6 @@ func (h *hook) run(f func()) {
 		return
 	}
 	h.started = true
-	h.done = make(chan struct{})
 	h.mu.Unlock()
 	defer close(h.done)
 	defer func() { h.panicked = recover() }()
@@ -55,9 +56,7 @@ func (h *hook) callOff() (started bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.off = true
-	if h.cancel != nil {
-		h.cancel()
-	}
+	h.cancel()
 	return h.started
 }
 

@@ -8,7 +8,8 @@
 //   - The work returns nil: released. An error that Is [worklease.Retire]: retired,
 //     and no error. Any other error: abandoned. Its state is saved in each case,
 //     unless it is nil.
-//   - The lease is lost: the work's context ends at once, and nothing is recorded.
+//   - The lease is lost: the work's context ends at once, and nothing is recorded. Where
+//     it is lost before the work has begun, the work does not begin.
 //   - Renewal stalled (worklease.ErrStalled): the work's context ends; abandoned if
 //     the work returns while the lease still lasts, else nothing is recorded.
 //   - The caller's context ends: so does the work's, and the lease is kept while the
@@ -16,9 +17,12 @@
 //     let go and nothing is recorded.
 //   - The work panics or calls runtime.Goexit: that is a crash. Renewal stops,
 //     nothing is recorded, and it goes on up.
+//   - The work gives its lease up itself: its context ends. That is no loss, and the
+//     farewell is answered as any repeat is.
 package tenure
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,9 +46,9 @@ type Config struct {
 	CleanupTimeout time.Duration // for the farewell; ≤ 0: 5 s
 	WindDown       time.Duration // how long the lease is kept after the caller's context; ≤ 0: 30 s
 
-	// OnLost is called once, when the work's context is ended by anything but the
-	// caller's, at that moment and from a goroutine of its own; Run returns after it.
-	// A panic in it is raised in Run's goroutine. May be nil.
+	// OnLost is called once, when the lease is lost, stalled or outlived, at that moment
+	// and from a goroutine of its own, or from Run's when the work has just returned;
+	// Run returns after it. A panic in it is raised in Run's goroutine. May be nil.
 	OnLost func(ctx context.Context, token worklease.Token)
 }
 
@@ -60,8 +64,9 @@ type Outcome struct {
 }
 
 // Run acquires workID, does the work and leaves. The error of the work comes first;
-// those of the loss or the farewell are joined to it. Errors of the acquisition come
-// as they are.
+// those of the loss or the farewell are joined to it. It never Is
+// [worklease.Retire], which some other work further up would follow. Errors of the
+// acquisition come as they are.
 func Run(ctx context.Context, workID string, cfg Config, work Work) (Outcome, error) {
 	token, err := cfg.Lease.Acquire(ctx, workID, cfg.AcquireOptions...)
 	if err != nil {
@@ -84,9 +89,8 @@ type tenure struct {
 	renewCtx    context.Context
 	stopRenewal func()
 	workCtx     workContext
-	loss        *hook // watches renewCtx
-	call        *hook // watches the caller's context
-	windDown    *hook // runs out after it
+	loss        *hook // follows renewCtx
+	windDown    *hook // follows the caller's context
 	outlived    atomic.Bool
 }
 
@@ -109,17 +113,25 @@ func (t *tenure) begin() {
 	t.renewCtx, t.stopRenewal = t.cfg.Lease.StartRenewal(keep, t.token, t.cfg.RenewalOptions...)
 	inner, cancel := context.WithCancelCause(t.caller)
 	t.workCtx = workContext{inner, cancel, t.renewCtx}
-	t.windDown = new(hook)
-	t.loss = after(t.renewCtx, t.lost)
-	t.call = after(t.caller, func() { t.windDown.startTimer(positive(t.cfg.WindDown, defaultWindDown), t.outlive) })
+	t.loss = after(t.renewCtx, 0, t.lost)
+	t.windDown = after(t.caller, positive(t.cfg.WindDown, defaultWindDown), t.outlive)
 }
 
 // lost ends the work, at the moment at which the lease may no longer be trusted.
 func (t *tenure) lost() {
 	t.workCtx.cancel(context.Cause(t.renewCtx))
-	if t.cfg.OnLost != nil {
+	if t.cfg.OnLost != nil && (t.cause() != nil || t.outlived.Load()) {
 		t.cfg.OnLost(t.caller, t.token)
 	}
+}
+
+// cause returns why the lease was lost, or nil. A renewal that was merely stopped is
+// no loss: it was outlive, or the work has given the lease up itself.
+func (t *tenure) cause() error {
+	if t.renewCtx.Err() == nil || context.Cause(t.renewCtx) == context.Canceled {
+		return nil
+	}
+	return context.Cause(t.renewCtx)
 }
 
 // outlive lets the lease go: the work was given its time to wind down.
@@ -128,27 +140,25 @@ func (t *tenure) outlive() {
 	t.stopRenewal() // and t.loss sees to the rest
 }
 
-// work reads the prior and does the work, unless the caller has left meanwhile.
+// work reads the prior and does the work, unless the caller or the lease has left
+// meanwhile.
 func (t *tenure) work(work Work) ([]byte, error) {
 	prior, err := t.cfg.Lease.Prior(t.workCtx, t.token)
+	if t.workCtx.Err() != nil {
+		return nil, cmp.Or(ctxerr.Of(t.caller), context.Cause(t.workCtx))
+	}
 	if err != nil {
 		return nil, err
-	}
-	if t.caller.Err() != nil {
-		return nil, ctxerr.Of(t.caller)
 	}
 	return work(t.workCtx, t.token, prior)
 }
 
 // end stops everything that runs for the tenure and waits for it. It returns why the
 // lease was lost, or nil.
-func (t *tenure) end() (lost error) {
-	t.call.stop()
+func (t *tenure) end() error {
 	t.windDown.stop()
 	noticed := t.loss.callOff()
-	if t.renewCtx.Err() != nil {
-		lost = context.Cause(t.renewCtx)
-	}
+	lost := t.cause()
 	t.stopRenewal()
 	if lost != nil && !noticed {
 		t.lost()
@@ -158,22 +168,11 @@ func (t *tenure) end() (lost error) {
 	return lost
 }
 
-// leave records how the owner leaves.
+// leave records how the owner leaves, unless the lease is no longer its own to leave.
 func (t *tenure) leave(state []byte, workErr error) (Outcome, error) {
 	lost := t.end()
-	o := Outcome{Token: t.token, Lost: lost != nil}
-	switch {
-	case t.outlived.Load():
-		return o, join(workErr, worklease.ErrWindDown)
-	case errors.Is(lost, worklease.ErrStalled):
-		if _, held := t.cfg.Lease.Deadline(t.token); !held {
-			return o, joinLoss(lost, workErr)
-		}
-		err := t.farewell(&o, worklease.ExitAbandoned, state)
-		return o, join(joinLoss(lost, workErr), err)
-	case lost != nil:
-		return o, joinLoss(lost, workErr)
-	}
+	outlived := t.outlived.Load()
+	o := Outcome{Token: t.token, Lost: lost != nil || outlived}
 	exit := worklease.ExitReleased
 	switch {
 	case errors.Is(workErr, worklease.Retire):
@@ -181,8 +180,17 @@ func (t *tenure) leave(state []byte, workErr error) (Outcome, error) {
 	case workErr != nil:
 		exit = worklease.ExitAbandoned
 	}
-	err := t.farewell(&o, exit, state)
-	return o, join(workErr, err)
+	err := joinLoss(workErr, lost)
+	if outlived {
+		return o, join(err, worklease.ErrWindDown)
+	}
+	if lost != nil {
+		if _, held := t.cfg.Lease.Deadline(t.token); !held || !errors.Is(lost, worklease.ErrStalled) {
+			return o, err
+		}
+		exit = worklease.ExitAbandoned
+	}
+	return o, join(err, t.farewell(&o, exit, state))
 }
 
 // farewell saves the last state and surrenders. A state that the lease does not take
@@ -190,31 +198,33 @@ func (t *tenure) leave(state []byte, workErr error) (Outcome, error) {
 func (t *tenure) farewell(o *Outcome, exit worklease.Exit, state []byte) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.caller), positive(t.cfg.CleanupTimeout, defaultCleanupTimeout))
 	defer cancel()
-	err := t.cfg.Lease.Release(ctx, t.token, worklease.WithExit(exit), worklease.WithState(state))
-	if errors.Is(err, worklease.ErrInvalid) && state != nil {
-		exit = worklease.ExitAbandoned
-		if plain := t.cfg.Lease.Release(ctx, t.token, worklease.WithExit(exit)); plain != nil {
-			return errors.Join(err, plain)
+	release := func(exit worklease.Exit, state []byte) error {
+		err := t.cfg.Lease.Release(ctx, t.token, worklease.WithExit(exit), worklease.WithState(state))
+		switch {
+		case err == nil:
+			o.Exit = exit
+		case errors.Is(err, worklease.ErrFenced), errors.Is(err, worklease.ErrLeaseExpired):
+			o.Lost = true
 		}
-		o.Exit = exit
 		return err
 	}
-	switch {
-	case err == nil:
-		o.Exit = exit
-	case errors.Is(err, worklease.ErrFenced), errors.Is(err, worklease.ErrLeaseExpired):
-		o.Lost = true
+	err := release(exit, state)
+	if state != nil && errors.Is(err, worklease.ErrInvalid) {
+		err = join(err, release(worklease.ExitAbandoned, nil))
 	}
 	return err
 }
 
-// joinLoss joins the work's error to the loss, unless it only is the work's way of
-// saying that its context ended.
-func joinLoss(lost, workErr error) error {
-	if workErr == nil || workErr == context.Canceled || errors.Is(workErr, lost) {
+// joinLoss joins the loss to the work's error, unless that names it already, or only
+// is the work's way of saying that its context ended.
+func joinLoss(workErr, lost error) error {
+	switch {
+	case lost == nil || errors.Is(workErr, lost):
+		return workErr
+	case workErr == context.Canceled:
 		return lost
 	}
-	return join(lost, workErr)
+	return join(workErr, lost)
 }
 
 // join is errors.Join that leaves a single error as it is.
