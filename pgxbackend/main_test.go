@@ -1,17 +1,25 @@
 package pgxbackend_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/aetomala/worklease"
+	"github.com/aetomala/worklease/internal/fault"
 	"github.com/aetomala/worklease/internal/pgtest"
 	"github.com/aetomala/worklease/pgxbackend"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(pgtest.Wrap(m)) }
+func TestMain(m *testing.M) {
+	fault.RunRole(roles)
+	goleak.VerifyTestMain(pgtest.Wrap(m))
+}
+
+// roles are what child processes of these tests play. Each file adds its own.
+var roles = map[string]func(context.Context) error{}
 
 // newBackend returns a Backend on pool, closed with the test.
 func newBackend(t testing.TB, pool *pgxpool.Pool, opts ...pgxbackend.Option) *pgxbackend.Backend {
@@ -27,9 +35,5 @@ func newBackend(t testing.TB, pool *pgxpool.Pool, opts ...pgxbackend.Option) *pg
 // newLease returns a Lease that nothing lapses in.
 func newLease(t testing.TB, b worklease.Backend, holder string) worklease.Lease {
 	t.Helper()
-	l, err := worklease.New(b, worklease.Config{TTL: time.Minute, HolderID: holder})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
+	return newLeaseFor(t, b, holder, time.Minute)
 }
