@@ -36,6 +36,8 @@ ALTER TABLE {{ .schema | default "public" }}.worklease_leases
     ADD COLUMN IF NOT EXISTS checkpointed_at timestamptz,
     -- Owners in a row that crashed since the checkpoint last changed.
     ADD COLUMN IF NOT EXISTS crashes integer NOT NULL DEFAULT 0,
+    -- Until when somebody may be waiting for a notification; only then is one sent.
+    ADD COLUMN IF NOT EXISTS awaited_until timestamptz,
     -- What the current owner was told of the one before it: 0 nobody, 1 expired, else as exit.
     ADD COLUMN IF NOT EXISTS prior_exit smallint NOT NULL DEFAULT 0,
     ADD COLUMN IF NOT EXISTS prior_holder text NOT NULL DEFAULT '',

@@ -82,7 +82,9 @@ func get[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
 
 func up(t *testing.T, conn *pgx.Conn, opts ...migrations.Option) {
 	t.Helper()
-	if err := migrations.Up(t.Context(), conn, opts...); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), fault.Patience)
+	defer cancel()
+	if err := migrations.Up(ctx, conn, opts...); err != nil {
 		t.Fatal(err)
 	}
 }

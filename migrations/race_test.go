@@ -14,8 +14,6 @@ import (
 	"github.com/aetomala/worklease/migrations"
 )
 
-const processes = 8
-
 // migrator is a process of its own. It is told databases, connects to all of them,
 // says so, and migrates one after the other as soon as it is told to.
 func migrator(ctx context.Context) error {
@@ -98,7 +96,7 @@ func TestProcessesRaceOnEmptyDatabases(t *testing.T) {
 		conns = append(conns, conn)
 		urls = append(urls, conn.Config().ConnString())
 	}
-	children := startMigrators(t, processes, urls)
+	children := startMigrators(t, 8, urls)
 	for _, c := range children {
 		send(t, c, "go")
 	}
@@ -119,7 +117,7 @@ func TestProcessKilledInTheMiddle(t *testing.T) {
 	conn := emptyDB(t)
 	exec(t, conn, `CREATE SCHEMA "work lease"; SET search_path = "work lease"`)
 	createV05(t, conn)
-	children := startMigrators(t, processes, []string{conn.Config().ConnString()})
+	children := startMigrators(t, 4, []string{conn.Config().ConnString()})
 
 	// A reader of the table keeps the first process inside its transaction.
 	reader := connect(t, conn.Config().ConnString())

@@ -186,6 +186,8 @@ func TestAdoptBesideRunningV05(t *testing.T) {
 	stop := make(chan struct{})
 	rounds := make(chan int) // a round nobody counts holds nobody up
 	var wg sync.WaitGroup
+	finish := sync.OnceFunc(func() { close(stop); wg.Wait() })
+	defer finish()
 	for i := range workers {
 		worker := connect(t, conn.Config().ConnString())
 		wg.Go(func() {
@@ -212,8 +214,7 @@ func TestAdoptBesideRunningV05(t *testing.T) {
 	phase("before")
 	up(t, conn)
 	phase("after")
-	close(stop)
-	wg.Wait()
+	finish()
 	wantStatus(t, conn, latest)
 }
 
