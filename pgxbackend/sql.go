@@ -269,9 +269,10 @@ FROM (SELECT) one LEFT JOIN {table} s ON s.work_id = $1::text`
 // the token is a key column, so that FOR KEY SHARE stops the acquisition that would
 // change it and lets renewals, checkpoints and releases pass.
 //
-// It also bounds how long the transaction's client may fall silent ($5, in
-// milliseconds; 0 leaves that to the session), by the time left at the most and
-// never longer than the session allows already. A lapsed lease has its TTL.
+// With $5 it also bounds how long the transaction's client may fall silent: by the
+// time left, and never longer than the session allows already. A lease that has
+// lapsed, or is about to, has half its TTL: a step must not fail between its own
+// statements.
 const fenceSQL = `-- worklease: fence
 WITH fenced AS MATERIALIZED (
   SELECT l.expires_at, l.ttl FROM {table} l
@@ -290,7 +291,7 @@ WHERE NOT EXISTS (SELECT FROM fenced)`
 
 const silence = `CASE WHEN $5::boolean THEN set_config('idle_in_transaction_session_timeout', ceil(1000 * extract(epoch FROM least(
     nullif(current_setting('idle_in_transaction_session_timeout')::interval, interval '0'),
-    CASE WHEN expires_at > clock_timestamp() THEN expires_at - clock_timestamp() ELSE coalesce(ttl, interval '30 seconds') END,
+    greatest(expires_at - clock_timestamp(), coalesce(ttl, interval '30 seconds') / 2),
     interval '24 days')))::bigint::text, true) END`
 
 // outcomeSQL finds out whether a transaction whose commit went unanswered took

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/aetomala/worklease"
-	"github.com/aetomala/worklease/internal/ctxerr"
 	"github.com/aetomala/worklease/internal/hold"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -22,7 +22,7 @@ import (
 //
 // On an error roll back: [worklease.ErrFenced] once another token exists,
 // [worklease.ErrLeaseExpired] once this one was released or forgotten,
-// [*worklease.OvertakenError] when another hold of the same token saved meanwhile. A
+// [*worklease.OvertakenError] when a newer checkpoint of the same token is there. A
 // serialization failure stays one (SQLSTATE 40001 by errors.As): at REPEATABLE READ
 // and above, one renewal since the snapshot is enough for it.
 //
@@ -209,22 +209,28 @@ const commitBound = 10 * time.Second
 // or not at all. A nil state keeps what is stored and still counts.
 //
 // The transaction is READ COMMITTED unless [WithTxOptions] says otherwise and is
-// fenced from its first statement on: no successor can begin before it ends. A
-// connection that falls silent inside it is ended by the server after the time that
-// the lease had left at the beginning; so fn must not let the transaction idle for
-// longer than that. fn must use tx and the context it is given, and leave the commit
-// to Step. If fn returns an error or panics, the transaction is rolled back.
+// fenced from its first statement on: no successor can begin before it ends. fn must
+// use tx and the context it is given, and leave the commit to Step. If fn returns an
+// error, panics or calls runtime.Goexit, the transaction is rolled back.
+//
+// A client that falls silent between two statements is cut off by the server, and
+// the transaction rolled back, after the time that the lease had left when the step
+// began, or half its TTL if that was less; sooner if the session's own
+// idle_in_transaction_session_timeout is shorter. So fn must not leave the
+// transaction idle for longer than that, however well the lease is renewed.
 //
 // A committed Step counts as a Checkpoint: for the observer, for
 // [worklease.WithProgressDeadline], and it moves the window.
 //
-// When the reply to the commit is lost, Step finds out what became of it, one
-// successor on as well, and returns nil if it took place. If that is not to be found
-// out in time the error is [worklease.ErrOutcomeUnknown]. Other errors say that
-// nothing was committed: [worklease.ErrFenced] once another token exists,
-// [worklease.ErrLeaseExpired] once this one was released or forgotten,
-// [*worklease.OvertakenError] when another hold of the same token saved meanwhile,
-// and what fn or the database returned.
+// Once the commit is sent ctx has no say any more. When its reply is lost, or does
+// not come for 10 s, Step finds out what became of it, one successor on as well, on
+// a connection of its own beside the pool; it returns nil if the commit took place.
+// What is not found out within [WithOutcomeTimeout] is [worklease.ErrOutcomeUnknown].
+//
+// Other errors say that nothing was committed: [worklease.ErrFenced] once another
+// token exists, [worklease.ErrLeaseExpired] once this one was released or forgotten,
+// [*worklease.OvertakenError] when a newer checkpoint of the same token is there, and
+// what fn or the database returned.
 func (b *Backend) Step(ctx context.Context, token worklease.Token, fn func(ctx context.Context, tx pgx.Tx) (state []byte, err error), opts ...StepOption) error {
 	o := stepOptions{}
 	for _, opt := range opts {
@@ -280,7 +286,6 @@ func (s *step) run(ctx context.Context) error {
 	if unanswered == nil {
 		return err
 	}
-	// The connection is back in the pool by now, which may have no other.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.options.outcome)
 	defer cancel()
 	return s.findOut(ctx, unanswered)
@@ -298,7 +303,7 @@ func (s *step) transact(ctx context.Context) (unanswered, err error) {
 	if err != nil {
 		return nil, classify(err)
 	}
-	defer rollback(tx) // also when fn panics; after the commit it does nothing
+	defer rollback(ctx, tx) // also when fn panics; after the commit it does nothing
 	if err := s.backend.fence(ctx, tx, s.token, true); err != nil {
 		return nil, err
 	}
@@ -308,21 +313,18 @@ func (s *step) transact(ctx context.Context) (unanswered, err error) {
 		return nil, err
 	}
 	if conn.Conn().PgConn().TxStatus() == 'I' {
-		return nil, fmt.Errorf("%w: the function ended the step's transaction", worklease.ErrInvalid)
+		return nil, errStepCommits
 	}
 	if s.remaining, err = s.send(ctx, tx); err != nil {
 		return nil, err
-	}
-	if err := ctxerr.Of(ctx); err != nil {
-		return nil, fmt.Errorf("not committed: %w", err)
 	}
 	return commit(ctx, tx)
 }
 
 // rollback ends a transaction that is not to be committed, for a while also after
 // the caller's context.
-func rollback(tx pgx.Tx) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+func rollback(ctx context.Context, tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	tx.Rollback(ctx)
 }
@@ -334,11 +336,15 @@ func commit(ctx context.Context, tx pgx.Tx) (unanswered, err error) {
 	switch {
 	case err == nil:
 		return nil, nil
-	case errors.Is(err, pgx.ErrTxCommitRollback), serverRefused(err), pgconn.SafeToRetry(err):
+	case errors.Is(err, pgx.ErrTxCommitRollback), pgconn.SafeToRetry(err), serverRefused(err) && !relayed(err):
 		return nil, classify(err)
 	}
 	return err, nil
 }
+
+// relayed reports whether the error tells of a lost connection: a proxy that has
+// lost the server behind it says so in the server's words.
+func relayed(err error) bool { return strings.HasPrefix(state(err), "08") }
 
 // findOut asks the row what became of the commit that failed with err.
 func (s *step) findOut(ctx context.Context, err error) error {
@@ -347,24 +353,64 @@ func (s *step) findOut(ctx context.Context, err error) error {
 		if askErr == nil {
 			return outcomeError(verdict, err)
 		}
-		t := time.NewTimer(outcomeBackoff.Wait(failures))
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if permanent(askErr) || !pause(ctx, outcomeBackoff.Wait(failures)) {
 			return fmt.Errorf("%w: %w; asking: %w", worklease.ErrOutcomeUnknown, err, askErr)
 		}
 	}
 }
 
-func (s *step) askOutcome(ctx context.Context) (verdict string, err error) {
-	conn, err := s.backend.pool.Acquire(ctx)
-	if err != nil {
-		return "", err
+func permanent(err error) bool {
+	var b *worklease.BackendError
+	return errors.As(err, &b) && b.Permanent
+}
+
+// pause waits for d and reports whether ctx has lasted that long.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
-	defer conn.Release()
+}
+
+// askBound is how long one question may take. The commit that it waits for may take
+// longer; but so does a connection that nobody answers on, and then another is better.
+const askBound = 3 * time.Second
+
+func (s *step) askOutcome(ctx context.Context) (verdict string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askBound)
+	defer cancel()
+	conn, err := s.backend.connectBeside(ctx)
+	if err != nil {
+		return "", classify(err)
+	}
+	defer conn.Close(ctx)
 	err = converse(ctx, conn, lostRace, &verdict, s.backend.sql.outcome, append(claimArgs(s.token.Claim()), s.number, s.by))
 	return verdict, err
+}
+
+// connectBeside opens a connection as the pool would, but outside of it: the pool may
+// be exhausted, its other connections as dead as the one that the commit was sent on,
+// and the place of that one is kept for another 15 s.
+func (b *Backend) connectBeside(ctx context.Context) (*pgx.Conn, error) {
+	cfg := b.pool.Config()
+	if cfg.BeforeConnect != nil {
+		if err := cfg.BeforeConnect(ctx, cfg.ConnConfig); err != nil {
+			return nil, err
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
+	if err != nil || cfg.AfterConnect == nil {
+		return conn, err
+	}
+	if err := cfg.AfterConnect(ctx, conn); err != nil {
+		conn.Close(ctx)
+		return nil, err
+	}
+	return conn, nil
 }
 
 // outcomeError is what Step returns for a commit that failed with err, once the row
@@ -381,7 +427,8 @@ func outcomeError(verdict string, err error) error {
 	return fmt.Errorf("%w: %w", worklease.ErrOutcomeUnknown, err)
 }
 
-// errStepCommits is what fn gets for ending the transaction itself.
+// errStepCommits is what fn gets for ending the transaction itself, and Step returns
+// if it did so behind tx's back.
 var errStepCommits = errors.New("worklease: the transaction of a step is ended by Step")
 
 // stepTx is the transaction that fn is given.
