@@ -52,42 +52,94 @@ func (a *acquisition) run(ctx context.Context) (Token, error) {
 	return token, err
 }
 
-// wait is the wait loop: try, and try again when that can help.
+// wait is the wait loop: wait for a turn, try, and again when that can help.
 func (a *acquisition) wait(ctx context.Context) (Token, error) {
+	turn := a.queue()
+	defer turn.leave()
 	faults := 0
 	for {
-		if err := ctxerr.Of(ctx); err != nil {
+		if err := turn.come(ctx); err != nil {
 			return Token{}, err
 		}
 		token, err := a.try(ctx)
-		if err == nil {
-			return token, nil
-		}
-		if !a.options.wait || isPermanent(err) {
-			return Token{}, err
-		}
-		var held *HeldError
-		var pause time.Duration
-		if errors.As(err, &held) {
-			faults = 0
-			pause = a.pollPause(held.Remaining)
-		} else {
+		for err != nil && a.options.wait && !isPermanent(err) && !errors.Is(err, ErrLeaseHeld) {
+			// The turn is still ours.
 			faults++
-			pause = acquireBackoff.Wait(faults)
+			if err := sleep(ctx, acquireBackoff.Wait(faults)); err != nil {
+				return Token{}, err
+			}
+			token, err = a.try(ctx)
 		}
-		if err := sleep(ctx, pause); err != nil {
-			return Token{}, err
+		faults = 0
+		var held *HeldError
+		if !a.options.wait || !errors.As(err, &held) {
+			return token, err
 		}
+		turn.pass(held.Remaining)
 	}
 }
 
-// pollPause is how long to wait before asking again: until the expiry if that is
-// near, else about the poll interval. The random share keeps a crowd apart.
-func (a *acquisition) pollPause(remaining time.Duration) time.Duration {
-	poll := a.options.poll - time.Duration(mathrand.Int64N(int64(a.options.poll)/10+1))
-	expiry := max(remaining, 0) + time.Millisecond + time.Duration(mathrand.Int64N(int64(4*time.Millisecond)))
-	return min(poll, expiry)
+// queue returns how this call waits for its turns.
+func (a *acquisition) queue() turn {
+	if !a.options.wait {
+		return &polledTurn{}
+	}
+	if w, ok := a.lease.backend.(Waker); ok {
+		nudge, stop := w.Watch(a.workID, a.options.poll)
+		return watchedTurn{nudge, stop}
+	}
+	return &polledTurn{poll: a.options.poll}
 }
+
+// turn says when to try.
+type turn interface {
+	come(ctx context.Context) error // waits for the turn
+	pass(remaining time.Duration)   // the try found the work held, for so long yet
+	leave()
+}
+
+// watchedTurn is told by the backend.
+type watchedTurn struct {
+	nudge <-chan struct{}
+	stop  func()
+}
+
+func (w watchedTurn) come(ctx context.Context) error {
+	if err := ctxerr.Of(ctx); err != nil {
+		return err
+	}
+	select {
+	case <-w.nudge:
+		return nil
+	case <-ctx.Done():
+		return ctxerr.Of(ctx)
+	}
+}
+
+func (w watchedTurn) pass(time.Duration) {}
+func (w watchedTurn) leave()             { w.stop() }
+
+// polledTurn asks again until the expiry if that is near, else about every poll
+// interval. The first turn comes at once.
+type polledTurn struct {
+	poll, pause time.Duration
+}
+
+func (p *polledTurn) come(ctx context.Context) error {
+	if p.pause == 0 {
+		return ctxerr.Of(ctx)
+	}
+	return sleep(ctx, p.pause)
+}
+
+// The random share keeps a crowd apart.
+func (p *polledTurn) pass(remaining time.Duration) {
+	poll := p.poll - time.Duration(mathrand.Int64N(int64(p.poll)/10+1))
+	expiry := max(remaining, 0) + time.Millisecond + time.Duration(mathrand.Int64N(int64(4*time.Millisecond)))
+	p.pause = min(poll, expiry)
+}
+
+func (p *polledTurn) leave() {}
 
 // try sends one attempt.
 func (a *acquisition) try(ctx context.Context) (Token, error) {
@@ -101,26 +153,30 @@ func (a *acquisition) try(ctx context.Context) (Token, error) {
 		a.unsure = a.unsure || !notApplied(err)
 		return Token{}, err
 	}
-	claim := Claim{WorkID: a.workID, HolderID: l.cfg.HolderID, FencingToken: g.FencingToken, Nonce: a.nonce}
 	if a.took >= g.Remaining {
-		a.giveBack(ctx, claim)
+		a.giveBack(ctx)
 		return Token{}, ErrLeaseExpired
 	}
+	claim := Claim{WorkID: a.workID, HolderID: l.cfg.HolderID, FencingToken: g.FencingToken, Nonce: a.nonce}
 	token := newToken(claim, g.ExpiresAt)
 	l.keep(token, g, a.sent)
 	return token, nil
 }
 
-// giveBack undoes a grant that arrived when its time was over. What cannot be
-// undone now may be later, and the next attempt is a new one in any case.
-func (a *acquisition) giveBack(ctx context.Context, c Claim) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTime)
-	defer cancel()
-	if err := a.lease.backend.Release(ctx, c, Farewell{Exit: ExitNone}); err != nil && !isVerdict(err) {
-		go a.lease.giveBackLate(c.WorkID, c.Nonce)
-	}
+// giveBack undoes a grant that arrived when its time was over, and waits for that
+// while anybody waits for the call. The next attempt is a new one in any case.
+func (a *acquisition) giveBack(ctx context.Context) {
+	given := make(chan struct{})
+	go func(nonce string) {
+		defer close(given)
+		a.lease.giveBackLate(a.workID, nonce)
+	}(a.nonce)
 	a.nonce = rand.Text()
 	a.unsure = false
+	select {
+	case <-given:
+	case <-ctx.Done():
+	}
 }
 
 // lateLooks is how often a grant that may have been won is looked for and not

@@ -55,6 +55,41 @@ type Forgetter interface {
 	Forget(ctx context.Context, c Claim) error
 }
 
+// Waker is the optional power of a [Backend] to tell waiters when a try is worth it,
+// instead of their polling.
+type Waker interface {
+	// Watch queues up for workID. nudge has one slot and is filled when it is this
+	// watcher's turn and a try is worth it: at once if nobody is queued, later when
+	// the work may have become free. Watchers of one work ID take turns in the order
+	// in which they came; the turn lasts until the try that follows has a verdict.
+	// Where nothing can wake the watcher it is nudged about every poll. A nudge is a
+	// hint: there may be too many, never too few for long.
+	//
+	// stop leaves the queue and hands the turn on. It does not block and may be
+	// called more than once.
+	Watch(workID string, poll time.Duration) (nudge <-chan struct{}, stop func())
+}
+
+// BatchRenewer is the optional power of a [Backend] to renew many leases in one
+// statement.
+type BatchRenewer interface {
+	// RenewBatch renews each claim as Renew would and returns a result for each, in
+	// the order of the claims. It waits for no row that somebody else has locked:
+	// such a lease is neither renewed nor lost, and its Err is no verdict. An error
+	// of the whole call says nothing about any of them. It is called with at most
+	// MaxRenewBatch claims.
+	RenewBatch(ctx context.Context, claims []Claim, ttl time.Duration) ([]Renewal, error)
+}
+
+// MaxRenewBatch is the largest number of leases that are renewed in one call.
+const MaxRenewBatch = 500
+
+// Renewal is what RenewBatch says of one lease.
+type Renewal struct {
+	Extension
+	Err error
+}
+
 // MaxInlineState is the size in bytes up to which a prior state travels with the
 // grant; a larger one is read when it is asked for.
 const MaxInlineState = 64 << 10

@@ -26,11 +26,12 @@ type hold struct {
 	until atomic.Int64 // nanoseconds after start at which trust ends
 
 	// Guarded by lease.mu.
-	trusted  bool      // until is a time that the backend confirmed
-	extended time.Time // when the last confirmed extension was sent
-	progress time.Time // when the last checkpoint was confirmed
-	lost     error     // final
-	left     bool      // a Release or Forget was sent
+	trusted  bool          // until is a time that the backend confirmed
+	extended time.Time     // when the last confirmed extension was sent
+	span     time.Duration // for how long that was
+	progress time.Time     // when the last checkpoint was confirmed
+	lost     error         // final
+	left     bool          // a Release or Forget was sent
 	renewals []*renewal
 	farewell farewell // the last one whose outcome is unknown
 
@@ -62,7 +63,7 @@ func (l *lease) newHold(token Token, name string) *hold {
 func (l *lease) keep(token Token, g Grant, sent time.Time) {
 	h := l.newHold(token, token.nonce)
 	h.numbered = true
-	h.extended = sent
+	h.extended, h.span = sent, g.Remaining
 	h.trusted = true
 	h.until.Store(int64(sent.Add(g.Remaining).Sub(h.start)))
 	h.prior, h.priorKnown, h.priorWhole = g.Prior, true, !g.StateOmitted
@@ -138,7 +139,7 @@ func (h *hold) confirmLocked(sent time.Time, e Extension) bool {
 	}
 	h.trusted = true
 	if sent.After(h.extended) {
-		h.extended = sent
+		h.extended, h.span = sent, e.Remaining
 	}
 	for _, r := range h.renewals {
 		r.replanLocked()

@@ -11,19 +11,9 @@ import (
 	"github.com/aetomala/worklease/internal/ctxerr"
 )
 
-// farewellTime is how long a Release may take whose context has ended or has no
-// deadline.
+// farewellTime is how long a Release may take, whatever becomes of the caller's
+// context: to shut down is the commonest reason to release.
 const farewellTime = 5 * time.Second
-
-// farewellContext outlives ctx: to shut down is the commonest reason to release. A
-// deadline that is still ahead is kept.
-func farewellContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	deadline, ok := ctx.Deadline()
-	if !ok || ctx.Err() != nil {
-		deadline = time.Now().Add(farewellTime)
-	}
-	return context.WithDeadline(context.WithoutCancel(ctx), deadline)
-}
 
 var farewellBackoff = backoff.Policy{Initial: 20 * time.Millisecond, Max: 500 * time.Millisecond, Jitter: 0.5}
 
@@ -82,7 +72,7 @@ func (l *lease) renew(ctx context.Context, token Token) (took time.Duration, err
 }
 
 func (l *lease) Release(ctx context.Context, token Token, opts ...ReleaseOption) error {
-	o := releaseOptions{exit: ExitReleased}
+	o := releaseOptions{exit: ExitReleased, timeout: farewellTime}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&o)
@@ -98,7 +88,7 @@ func (l *lease) release(ctx context.Context, token Token, o releaseOptions) (too
 	if err := errors.Join(checkToken(ctx, token), l.checkState(o.state), checkExit(o.exit)); err != nil {
 		return 0, err
 	}
-	ctx, cancel := farewellContext(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.timeout)
 	defer cancel()
 	h := l.hold(token)
 	h.leave()

@@ -28,7 +28,7 @@ func WithWaitForLease() AcquireOption {
 }
 
 // WithPollInterval sets how often a waiter asks again where nothing can wake it.
-// d ≤ 0: 2 s. An expiry that is nearer is waited for instead.
+// d ≤ 0: 2 s; the shortest is 1 ms. An expiry that is nearer is waited for instead.
 func WithPollInterval(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.poll = d }
 }
@@ -45,8 +45,9 @@ func HasWaitForLease(opts []AcquireOption) bool { return collect(opts).wait }
 type ReleaseOption func(*releaseOptions)
 
 type releaseOptions struct {
-	state []byte
-	exit  Exit
+	state   []byte
+	exit    Exit
+	timeout time.Duration
 }
 
 // WithState saves state as the last checkpoint, in the statement that releases. A
@@ -61,6 +62,17 @@ func WithExit(e Exit) ReleaseOption {
 	return func(o *releaseOptions) { o.exit = e }
 }
 
+// WithReleaseTimeout sets how long Release may take, in place of the end of its
+// context. d ≤ 0: 5 s.
+func WithReleaseTimeout(d time.Duration) ReleaseOption {
+	return func(o *releaseOptions) {
+		if d <= 0 {
+			d = farewellTime
+		}
+		o.timeout = d
+	}
+}
+
 // RenewalOption tunes one [Lease.StartRenewal]. A nil option is ignored.
 type RenewalOption func(*renewalOptions)
 
@@ -72,7 +84,7 @@ type renewalOptions struct {
 
 // WithRenewalInterval sets the time from one renewal to the next, counted from
 // when the last one that succeeded was sent. d ≤ 0 or above half the TTL: half the
-// TTL.
+// TTL. (A resumed lease has the TTL that it was acquired with.)
 //
 // The interval decides how many renewals in a row may get lost: each attempt is
 // given up after half of what is left of the window, and at most a third of the
@@ -124,5 +136,6 @@ func collect(opts []AcquireOption) acquireOptions {
 	if o.poll <= 0 {
 		o.poll = defaultPollInterval
 	}
+	o.poll = max(o.poll, time.Millisecond)
 	return o
 }

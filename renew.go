@@ -248,7 +248,7 @@ func (r *renewal) replanLocked() {
 	r.attempt = 0
 	due := time.Now()
 	if r.hold.trusted {
-		due = r.hold.extended.Add(r.options.interval)
+		due = r.hold.extended.Add(min(r.options.interval, r.hold.span/2))
 	}
 	r.planLocked(due)
 }

@@ -89,12 +89,11 @@ type Lease interface {
 	Renew(ctx context.Context, token Token) error
 
 	// Release ends the lease and makes the work available at once, also under a
-	// context that has ended or ends meanwhile: it has until the deadline of ctx if
-	// that is still ahead, else five seconds, and repeats within that what failed for
-	// a while. A lapsed lease that nobody took is released
-	// too. The repeat of a Release with the same outcome is nil, any other on a
-	// released lease is ErrLeaseExpired. This process stops trusting and renewing
-	// the token when the call begins.
+	// context that has ended or ends meanwhile: it takes five seconds at most, or
+	// what [WithReleaseTimeout] says, and repeats within that what failed for a while.
+	// A lapsed lease that nobody took is released too. The repeat of a Release with
+	// the same outcome is nil, any other on a released lease is ErrLeaseExpired. This
+	// process stops trusting and renewing the token when the call begins.
 	Release(ctx context.Context, token Token, opts ...ReleaseOption) error
 
 	// ReadCheckpoint reads the row: the state that is stored, nil if none, and

@@ -33,10 +33,7 @@ import (
 	"github.com/aetomala/worklease/internal/ctxerr"
 )
 
-const (
-	defaultCleanupTimeout = 5 * time.Second
-	defaultWindDown       = 30 * time.Second
-)
+const defaultWindDown = 30 * time.Second
 
 // Config is what a tenure needs beside its work.
 type Config struct {
@@ -114,7 +111,11 @@ func (t *tenure) begin() {
 	inner, cancel := context.WithCancelCause(t.caller)
 	t.workCtx = workContext{inner, cancel, t.renewCtx}
 	t.loss = after(t.renewCtx, 0, t.lost)
-	t.windDown = after(t.caller, positive(t.cfg.WindDown, defaultWindDown), t.outlive)
+	windDown := t.cfg.WindDown
+	if windDown <= 0 {
+		windDown = defaultWindDown
+	}
+	t.windDown = after(t.caller, windDown, t.outlive)
 }
 
 // lost ends the work, at the moment at which the lease may no longer be trusted.
@@ -196,10 +197,9 @@ func (t *tenure) leave(state []byte, workErr error) (Outcome, error) {
 // farewell saves the last state and surrenders. A state that the lease does not take
 // must not keep the work from the next owner.
 func (t *tenure) farewell(o *Outcome, exit worklease.Exit, state []byte) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.caller), positive(t.cfg.CleanupTimeout, defaultCleanupTimeout))
-	defer cancel()
 	release := func(exit worklease.Exit, state []byte) error {
-		err := t.cfg.Lease.Release(ctx, t.token, worklease.WithExit(exit), worklease.WithState(state))
+		err := t.cfg.Lease.Release(t.caller, t.token, worklease.WithExit(exit), worklease.WithState(state),
+			worklease.WithReleaseTimeout(t.cfg.CleanupTimeout))
 		switch {
 		case err == nil:
 			o.Exit = exit
@@ -236,13 +236,6 @@ func join(a, b error) error {
 		return a
 	}
 	return errors.Join(a, b)
-}
-
-func positive(d, fallback time.Duration) time.Duration {
-	if d <= 0 {
-		return fallback
-	}
-	return d
 }
 
 // workContext is the caller's context that also ends with the lease, and notices
