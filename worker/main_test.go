@@ -129,13 +129,15 @@ func (o *observer) renewals() (good, failed int, changed <-chan struct{}) {
 	return o.good, o.failed, o.changed
 }
 
-// awaitRenewal returns when one more renewal has come through.
-func (o *observer) awaitRenewal(ctx context.Context) error {
-	before, _, _ := o.renewals()
-	for {
-		good, _, changed := o.renewals()
-		if good > before {
+// awaitRecovery returns when a renewal has failed and a later one has come through.
+func (o *observer) awaitRecovery(ctx context.Context) error {
+	for atFailure := -1; ; {
+		good, failed, changed := o.renewals()
+		switch {
+		case atFailure >= 0 && good > atFailure:
 			return nil
+		case atFailure < 0 && failed > 0:
+			atFailure = good
 		}
 		select {
 		case <-changed:

@@ -21,20 +21,25 @@
 //
 // # How it ends
 //
-//	the function                                    the row says   Run returns
-//	returns nil                                     released       nil
-//	returns an error that Is worklease.Retire       retired        nil
-//	returns another error, ctx.Err() too            abandoned      that error
-//	panics or calls runtime.Goexit                  (a crash)      does not return
-//	has lost the lease                              (nothing)      the cause
-//	is stalled (worklease.ErrStalled) and returns
-//	  while the lease lasts                         abandoned      the cause
-//	runs on for more than WindDown after ctx ended  (nothing)      joined with worklease.ErrWindDown
+//	the function                                      the row says   Run returns
+//	returns nil                                       released       nil
+//	returns an error that Is worklease.Retire         retired        nil
+//	returns another error, ctx.Err() too              abandoned      that error
+//	returns a state that is too large                 abandoned      joined with worklease.ErrInvalid
+//	is not called: ctx ended, or the prior failed     abandoned      why
+//	panics or calls runtime.Goexit                    nothing        not: it goes on up
+//	has lost the lease                                nothing        the cause
+//	is stalled and returns while the lease lasts      abandoned      worklease.ErrStalled
+//	is stalled and returns later                      nothing        worklease.ErrStalled
+//	runs for more than WindDown after ctx has ended   nothing        joined with worklease.ErrWindDown
+//
+// A row that says nothing is a lease that lapses: the next owner is told of a crash
+// (worklease.ExitExpired). In each other case it has the work at once.
 //
 // A state that is not nil is saved in the same statement that surrenders the lease,
 // also with an error. On shutdown, save what was done and return it with nil: that is
-// a clean handoff. Errors of a farewell that fails are joined to the function's own,
-// which comes first.
+// a clean handoff. The function's own error comes first; those of a loss and of a
+// farewell that fails are joined to it.
 //
 // The lease is kept until the function has returned, also after ctx has ended, for
 // at most WindDown: it is never surrendered while the function still runs.
