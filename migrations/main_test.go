@@ -65,7 +65,9 @@ func connect(t *testing.T, url string) *pgx.Conn {
 
 func exec(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 	t.Helper()
-	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), fault.Patience)
+	defer cancel()
+	if _, err := conn.Exec(ctx, sql, args...); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
 }
