@@ -58,6 +58,16 @@ func newStage(t testing.TB, opts ...pgtest.Option) *stage {
 	return s
 }
 
+// warmUp opens all connections of the pool.
+func (s *stage) warmUp(t testing.TB) {
+	t.Helper()
+	for range s.pool.Config().MaxConns {
+		c, err := s.pool.Acquire(t.Context())
+		must(t, err)
+		defer c.Release()
+	}
+}
+
 func newLeaseFor(t testing.TB, b worklease.Backend, holder string, ttl time.Duration) worklease.Lease {
 	t.Helper()
 	return newObserved(t, b, holder, ttl, nil)
