@@ -77,7 +77,7 @@ func gone(path string) bool {
 // until polls for what another process does at its own pace.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); {
+	for deadline := time.Now().Add(30 * time.Second); !ok(); {
 		if time.Now().After(deadline) {
 			t.Fatal("it did not come to pass: " + what)
 		}

@@ -123,7 +123,7 @@ func TestASignalLeavesNothing(t *testing.T) {
 			deadline := time.Now()
 			if test.sig == syscall.SIGKILL {
 				// The server's janitor works on after our end.
-				deadline = deadline.Add(10 * time.Second)
+				deadline = deadline.Add(30 * time.Second)
 			}
 			for {
 				_, err := os.Stat(folder)
