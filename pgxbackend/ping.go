@@ -49,8 +49,11 @@ func (b *Backend) ping(ctx context.Context) error {
 
 func (b *Backend) missing(role string, standby, usesSchema, usesTable bool, usesSequence *bool) error {
 	if usesSequence == nil {
-		return fmt.Errorf("sequence %s does not exist: restore it, then\n  SELECT setval('%[1]s', max(fencing_token)) FROM %s",
-			b.quoted("worklease_fencing_seq"), b.quoted("worklease_leases"))
+		sequence := b.quoted("worklease_fencing_seq")
+		return fmt.Errorf("sequence %s does not exist, as the owner run\n"+
+			"  CREATE SEQUENCE %[1]s;\n"+
+			"  SELECT setval(%s, max(fencing_token)) FROM %s",
+			sequence, literal(sequence), b.quoted("worklease_leases"))
 	}
 	if standby {
 		return errors.New("the server is a standby: connect to the primary, e.g. with target_session_attrs=read-write")

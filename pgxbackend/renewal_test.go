@@ -141,24 +141,14 @@ func TestReleaseIntoABlackHole(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	l := newLease(t, s.b, "holder")
-	one, two := take(t, l, "one"), take(t, l, "two")
+	token := take(t, l, "w")
 	s.BlackHole()
-
-	// A deadline that is still ahead is kept.
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	refused(t, "Release", l.Release(ctx, one), context.DeadlineExceeded)
-
-	if testing.Short() {
-		return
-	}
 	began := time.Now()
-	err := l.Release(cancelled(t.Context()), two)
-	took := time.Since(began)
-	refused(t, "Release", err, context.DeadlineExceeded)
-	if took > 10*time.Second {
+	err := l.Release(cancelled(t.Context()), token)
+	if took := time.Since(began); took > 8*time.Second {
 		t.Errorf("it took %v, the bound is 5 s", took)
 	}
+	refused(t, "Release", err, context.DeadlineExceeded)
 	if errors.Is(err, worklease.ErrFenced) || errors.Is(err, worklease.ErrLeaseExpired) {
 		t.Errorf("Release: %v", err)
 	}

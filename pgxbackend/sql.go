@@ -113,16 +113,20 @@ UNION ALL
 SELECT 'own', fencing_token, expires_at, expires_at - clock_timestamp(),
   prior_exit, prior_holder, prior_token, prior_crashes, checkpointed_at,
   coalesce(octet_length(checkpoint) > {inline}, false), CASE WHEN octet_length(checkpoint) <= {inline} THEN checkpoint END
-FROM blocked WHERE exit_token IS DISTINCT FROM fencing_token AND nonce = $4::text
+FROM blocked l WHERE exit_token IS DISTINCT FROM fencing_token AND {own}
 UNION ALL
 SELECT 'held', fencing_token, NULL, expires_at - clock_timestamp(), NULL, holder_id, NULL, NULL, NULL, NULL, NULL
-FROM blocked WHERE exit_token IS DISTINCT FROM fencing_token AND nonce <> $4::text
+FROM blocked l WHERE exit_token IS DISTINCT FROM fencing_token AND NOT {own}
 UNION ALL
 SELECT 'retired', CASE WHEN exit = 5 THEN prior_token ELSE fencing_token END, exited_at, NULL,
   NULL, CASE WHEN exit = 5 THEN prior_holder ELSE holder_id END, NULL, NULL, NULL, NULL, NULL
 FROM blocked WHERE exit_token = fencing_token`
 
-const traceless = `(l.nonce = $4::text OR l.exit_token = l.fencing_token AND l.exit = 5)`
+// own is a row that this call has won before. The holder counts too: a v0.5 process
+// that takes the row over leaves the nonce standing.
+const own = `(l.nonce = $4::text AND $4::text <> '' AND l.holder_id = $2::text)`
+
+const traceless = `CASE WHEN l.exit_token = l.fencing_token THEN l.exit = 5 ELSE ` + own + ` END`
 
 // A declared exit ends a row of crashes; an acquisition without a trace adds none.
 const crashes = `CASE WHEN {traceless} THEN l.crashes WHEN l.exit_token = l.fencing_token THEN 0 ELSE l.crashes + 1 END`
@@ -335,6 +339,7 @@ func newStatements(schema string) statements {
 	parts := strings.NewReplacer("{mine}", mine, "{notMine}", notMine, "{durable}", durable, "{crashes}", crashes,
 		"{silence}", silence)
 	names := strings.NewReplacer(
+		"{own}", own,
 		"{traceless}", traceless,
 		"{table}", table,
 		"{sequence}", literal(sequence)+"::regclass",
