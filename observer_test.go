@@ -205,7 +205,7 @@ func TestObserverThatPanics(t *testing.T) {
 func TestStopRenewalInACallback(t *testing.T) {
 	for name, f := range map[string]fault{"after a success": nil, "after an error": refuse} {
 		bubbleNamed(t, name, func(t *testing.T) {
-			stopped := make(chan struct{})
+			started, stopped := make(chan struct{}), make(chan struct{})
 			var stop func()
 			w := newWire(only(opRenew, func(ctx context.Context, op string, n int, do func() error) error {
 				if f == nil {
@@ -214,12 +214,14 @@ func TestStopRenewalInACallback(t *testing.T) {
 				return f(ctx, op, n, do)
 			}))
 			l := observed(t, w, &watcher{onRenew: func(worklease.RenewEvent) {
+				<-started
 				stop()
 				close(stopped)
 			}})
 			token := acquire(t, l, "work")
 			var ctx context.Context
 			ctx, stop = l.StartRenewal(t.Context(), token)
+			close(started)
 			<-stopped
 			n := w.count(opRenew)
 			time.Sleep(5 * ttl)

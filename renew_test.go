@@ -192,6 +192,29 @@ func TestWindowIsCountedFromTheRequest(t *testing.T) {
 	})
 }
 
+// R1, R2. So it is for what the caller sends.
+func TestWindowOfACallIsCountedFromTheRequest(t *testing.T) {
+	for op, extend := range map[string]func(t *testing.T, l worklease.Lease, token worklease.Token) error{
+		opCheckpoint: func(t *testing.T, l worklease.Lease, token worklease.Token) error {
+			return l.Checkpoint(t.Context(), token, []byte("x"))
+		},
+		opRenew: func(t *testing.T, l worklease.Lease, token worklease.Token) error {
+			return l.Renew(t.Context(), token)
+		},
+	} {
+		bubbleNamed(t, op, func(t *testing.T) {
+			l := newLease(t, newWire(only(op, delay(5*time.Second))), "a")
+			token := acquire(t, l, "work")
+			time.Sleep(ttl / 2)
+			sent := time.Now()
+			must(t, extend(t, l, token))
+			if end, ok := l.Deadline(token); !ok || !end.Equal(sent.Add(ttl)) {
+				t.Errorf("the token is trusted until %v after the request, %t, want %v", end.Sub(sent), ok, ttl)
+			}
+		})
+	}
+}
+
 // S22. A success that comes when the window is over keeps nothing.
 func TestReplyAfterTheWindow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
