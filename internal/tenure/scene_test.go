@@ -47,7 +47,7 @@ type scene struct {
 	mu       sync.Mutex
 	lostAt   []time.Duration
 	worked   bool
-	workCtx  context.Context
+	follows  context.Context // ends with the work's, and does not look at the lease
 	thief    worklease.Token // the rival's, if it came while the tenure lasted
 	returned time.Duration
 }
@@ -111,7 +111,7 @@ func (s *scene) lost(ctx context.Context, token worklease.Token) {
 	if ctx != s.ctx || token.WorkID() != workID {
 		s.t.Errorf("OnLost got another context or token %v", token)
 	}
-	if s.workCtx != nil && s.workCtx.Err() == nil {
+	if s.follows != nil && s.follows.Err() == nil {
 		s.t.Error("OnLost was called before the work's context had ended")
 	}
 }
@@ -124,8 +124,11 @@ func (s *scene) run(work tenure.Work) (o tenure.Outcome, err error, panicked any
 		defer func() { panicked = recover() }()
 		o, err = tenure.Run(s.ctx, workID, s.cfg, func(ctx context.Context, token worklease.Token, prior worklease.Prior) ([]byte, error) {
 			s.mu.Lock()
-			s.worked, s.workCtx = true, ctx
+			s.worked = true
+			var cancel context.CancelFunc
+			s.follows, cancel = context.WithCancel(ctx)
 			s.mu.Unlock()
+			defer cancel()
 			return work(ctx, token, prior)
 		})
 	}()
@@ -285,3 +288,22 @@ func (c stillContext) look() {
 
 func (c stillContext) Done() <-chan struct{} { c.look(); return c.Context.Done() }
 func (c stillContext) Err() error            { c.look(); return c.Context.Err() }
+
+// counted is a context that counts what waits for its end, which never comes.
+type counted struct {
+	context.Context
+	done       chan struct{}
+	registered atomic.Int64
+}
+
+func (c *counted) Done() <-chan struct{} { return c.done }
+
+// AfterFunc is what package context asks for.
+func (c *counted) AfterFunc(func()) (stop func() bool) {
+	c.registered.Add(1)
+	var once sync.Once
+	return func() bool {
+		once.Do(func() { c.registered.Add(-1) })
+		return true
+	}
+}

@@ -341,6 +341,18 @@ var endings = []ending{
 
 	// The lease is lost (L2, R5).
 	{
+		name: "OnLost takes its time",
+		setUp: all(renewals(broken), func(s *scene) {
+			s.cfg.OnLost = func(ctx context.Context, token worklease.Token) {
+				s.lost(ctx, token)
+				time.Sleep(2 * time.Second)
+			}
+		}),
+		work: heeds(0, "new", none),
+		exit: expired, took: ttl + 2*time.Second, lost: true, lostAt: ttl,
+		errs: []error{worklease.ErrLeaseWindowExhausted}, cause: worklease.ErrLeaseWindowExhausted,
+		events: "acquire, renew: broken",
+	}, {
 		name: "fenced", setUp: stealAt(time.Second), work: heeds(0, "new", none),
 		exit: expired, took: ttl / 2, lost: true, lostAt: ttl / 2,
 		errs: []error{worklease.ErrFenced}, cause: worklease.ErrFenced,
@@ -577,6 +589,7 @@ var endings = []ending{
 			return func(ctx context.Context, token worklease.Token, _ worklease.Prior) ([]byte, error) {
 				err := s.lease.Release(ctx, token)
 				<-ctx.Done()
+				time.Sleep(time.Second)
 				return nil, err
 			}
 		},
@@ -783,7 +796,8 @@ func TestContexts(t *testing.T) {
 			return nil, ctx.Err()
 		})
 		s.must(err)
-		for _, ctx := range []context.Context{kept, child} {
+		// The child first: to look at the work's own context may end it.
+		for _, ctx := range []context.Context{child, kept} {
 			select {
 			case <-ctx.Done():
 			default:
@@ -792,6 +806,25 @@ func TestContexts(t *testing.T) {
 			if context.Cause(ctx) != context.Canceled {
 				t.Errorf("a context of the work ended with %v", context.Cause(ctx))
 			}
+		}
+	})
+}
+
+// Nothing stays registered with the caller's context, which may live for ever.
+func TestLeavesCallersContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, "old", worklease.Config{})
+		caller := &counted{Context: s.ctx, done: make(chan struct{})}
+		s.ctx = caller
+		_, err, _ := s.run(func(context.Context, worklease.Token, worklease.Prior) ([]byte, error) {
+			if caller.registered.Load() == 0 {
+				t.Error("nothing follows the caller's context")
+			}
+			return nil, nil
+		})
+		s.must(err)
+		if n := caller.registered.Load(); n != 0 {
+			t.Errorf("%d functions still follow the caller's context", n)
 		}
 	})
 }
