@@ -10,6 +10,7 @@ RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 # pgrun is built, not run by go run: a SIGTERM to go run would not reach it.
 PGRUN := .bin/pgrun
 PGMATRIX := .bin/pgmatrix
+DEMO := .bin/demo
 
 # `make test PKG=./memory/...` tests a part.
 PKG ?= ./...
@@ -45,9 +46,15 @@ deps: $(PGRUN) ## install PostgreSQL if this machine has none: Debian's when roo
 have-postgres: $(PGRUN)
 	@test -n "$$DATABASE_URL" || $(PGRUN) >/dev/null 2>&1 || $(MAKE) deps
 
+# Its flags are NAIVE=1, KEEP=1, WORKERS=n, KILLS=n, BATCH=n, SEED=n, DIR="tree tree".
+.PHONY: demo
+demo: have-postgres $(DEMO) ## half a minute of kills, freezes and handovers, and not a line lost or doubled (NAIVE=1: doubled)
+	@$(DEMO) $(if $(NAIVE),-naive) $(if $(KEEP),-keep) $(if $(WORKERS),-workers $(WORKERS)) $(if $(KILLS),-kills $(KILLS)) \
+		$(if $(BATCH),-batch $(BATCH)) $(if $(SEED),-seed $(SEED)) $(foreach dir,$(DIR),-dir $(dir))
+
 # Go knows best whether they are up to date.
-.PHONY: $(PGRUN) $(PGMATRIX)
-$(PGRUN) $(PGMATRIX):
+.PHONY: $(PGRUN) $(PGMATRIX) $(DEMO)
+$(PGRUN) $(PGMATRIX) $(DEMO):
 	@$(GO) build -o $@ ./internal/cmd/$(@F)
 
 # npm's own install scripts recreate the packages' symbolic links, but not every npm runs them
