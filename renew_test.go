@@ -540,6 +540,32 @@ func TestResumedTokenOfAShorterTTL(t *testing.T) {
 	})
 }
 
+// R1. Also when the first renewal, which tells what time is left, is the only one that
+// comes through, and nobody looks at the context.
+func TestResumedTokenOfAShorterTTLRenewedOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		defer time.Sleep(2 * ttl)
+		w := newWire(nil)
+		short := configured(t, w, worklease.Config{TTL: ttl / 10, HolderID: "a"})
+		token := resumed(acquire(t, short, "work"))
+		w.fails(only(opRenew, func(_ context.Context, _ string, n int, do func() error) error {
+			if n == 1 {
+				return do()
+			}
+			time.Sleep(ttl)
+			return errLine
+		}))
+		began := time.Now()
+		ctx, stop := newLease(t, w, "a").StartRenewal(t.Context(), token)
+		defer stop()
+		ended := make(chan time.Duration, 1)
+		context.AfterFunc(ctx, func() { ended <- time.Since(began) })
+		if took := <-ended; took != ttl/10 {
+			t.Errorf("the context ended %v after the renewal of a lease of %v", took, ttl/10)
+		}
+	})
+}
+
 // S23. In a process that was stopped and goes on, no timer may have fired before the
 // work looks at its context: the look alone must do.
 func TestContextOfAStalledProcess(t *testing.T) {
