@@ -182,6 +182,7 @@ type StepOption func(*stepOptions)
 
 type stepOptions struct {
 	tx      pgx.TxOptions
+	commit  time.Duration
 	outcome time.Duration
 }
 
@@ -232,7 +233,7 @@ const commitBound = 10 * time.Second
 // [*worklease.OvertakenError] when a newer checkpoint of the same token is there, and
 // what fn or the database returned.
 func (b *Backend) Step(ctx context.Context, token worklease.Token, fn func(ctx context.Context, tx pgx.Tx) (state []byte, err error), opts ...StepOption) error {
-	o := stepOptions{}
+	o := stepOptions{commit: commitBound}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&o)
@@ -318,7 +319,7 @@ func (s *step) transact(ctx context.Context) (unanswered, err error) {
 	if s.remaining, err = s.send(ctx, tx); err != nil {
 		return nil, err
 	}
-	return commit(ctx, tx)
+	return s.commit(ctx, tx)
 }
 
 // rollback ends a transaction that is not to be committed, for a while also after
@@ -329,8 +330,8 @@ func rollback(ctx context.Context, tx pgx.Tx) {
 	tx.Rollback(ctx)
 }
 
-func commit(ctx context.Context, tx pgx.Tx) (unanswered, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitBound)
+func (s *step) commit(ctx context.Context, tx pgx.Tx) (unanswered, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.options.commit)
 	defer cancel()
 	err = tx.Commit(ctx)
 	switch {
@@ -376,12 +377,12 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// askBound is how long one question may take. The commit that it waits for may take
+// questionBound is how long one question may take. The commit that it waits for may take
 // longer; but so does a connection that nobody answers on, and then another is better.
-const askBound = 3 * time.Second
+const questionBound = 3 * time.Second
 
 func (s *step) askOutcome(ctx context.Context) (verdict string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askBound)
+	ctx, cancel := context.WithTimeout(ctx, questionBound)
 	defer cancel()
 	conn, err := s.backend.connectBeside(ctx)
 	if err != nil {

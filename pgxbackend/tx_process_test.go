@@ -241,7 +241,7 @@ func TestStepsUnderChaos(t *testing.T) {
 		must(t, err)
 	}
 	kills, stops := 0, 0
-	end := time.Now().Add(rounds(2*time.Second, 5*time.Second, time.Minute))
+	end := time.Now().Add(rounds(time.Second, 5*time.Second, time.Minute))
 	for time.Now().Before(end) {
 		time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond)
 		i := random.IntN(len(children))

@@ -16,7 +16,7 @@ import (
 // successor gets in.
 func TestClientFallsSilent(t *testing.T) {
 	t.Parallel()
-	const ttl = 2 * time.Second
+	const ttl = 1500 * time.Millisecond
 	s := newService(t, ttl)
 	token := take(t, s.lease, "work")
 	ctx, cancel := context.WithCancel(t.Context())

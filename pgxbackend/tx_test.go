@@ -161,7 +161,7 @@ func TestStepCommitsRowsAndCheckpointTogether(t *testing.T) {
 			}
 		}
 	})
-	n := rounds(20, 50, 500)
+	n := rounds(10, 30, 500)
 	for i := 1; i <= n; i++ {
 		calls := 0
 		must(t, s.b.Step(t.Context(), token, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
