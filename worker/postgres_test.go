@@ -264,21 +264,40 @@ func (b breakage) fires(trigger *fault.Trigger) {
 	}()
 }
 
-// terminate kills the backend while its statement waits for the row.
+// terminate kills the owner's backends while a statement waits for the row, or, as no
+// renewal has to wait for one, before the statement arrives.
 func terminate(b breakage) {
-	blocker := fault.Block(b.t, b.url, `SELECT FROM worklease_leases WHERE work_id = $1 FOR UPDATE`, b.name)
+	var release func()
+	var arrived func(context.Context) error
+	if b.operation == "renew" {
+		trigger := b.proxy.HoldRequest(b.match(), 1)
+		release, arrived = trigger.Release, trigger.Fired
+	} else {
+		blocker := fault.Block(b.t, b.url, `SELECT FROM worklease_leases WHERE work_id = $1 FOR UPDATE`, b.name)
+		release, arrived = blocker.Release, blocker.Await
+	}
 	go func() {
 		defer close(b.broke)
-		defer blocker.Release()
-		err := blocker.Await(b.t.Context())
-		if err == nil {
-			which := fault.Backends{App: b.name, Query: "%worklease: " + b.operation + "%"}
-			_, err = fault.Terminate(b.t.Context(), b.rival.pool, which)
-		}
-		if err != nil {
+		defer release()
+		if err := arrived(b.t.Context()); err != nil {
 			b.t.Error(err)
+			return
 		}
+		b.killOwner()
 	}()
+}
+
+// killOwner returns when all sessions of the owner are gone.
+func (b breakage) killOwner() {
+	const kill = `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE starts_with(application_name, $1)`
+	ctx, cancel := context.WithTimeout(b.t.Context(), fault.Patience)
+	defer cancel()
+	for alive := 1; alive > 0; {
+		if err := b.rival.pool.QueryRow(ctx, kill, b.name).Scan(&alive); err != nil {
+			b.t.Error(err)
+			return
+		}
+	}
 }
 
 func (b breakage) test() {
