@@ -17,6 +17,7 @@ type board struct {
 
 	mu      sync.Mutex // guards all that follows, and the fields of work and hand that say so
 	changed chan struct{}
+	over    bool  // the workers are dismissed
 	failed  error // a worker left without being told to
 	works   []*work
 	byID    map[string]*work
@@ -70,6 +71,7 @@ const (
 	killed  handState = "killed"
 	frozen  handState = "frozen"
 	stopped handState = "told to stop"
+	gone    handState = "gone" // it left by itself
 )
 
 // An entry is one line of what happened.

@@ -96,11 +96,13 @@ func (db *database) remove() error {
 // keep leaves the tables for looking at, and tells where. A server of the demo's own goes with it, so
 // keep waits for ctx to end then.
 func (db *database) keep(ctx context.Context, out io.Writer) {
-	fmt.Fprintf(out, "\nThe tables stay in the schema %s: psql '%s'\n", db.schema, db.url)
-	if db.server != nil {
-		fmt.Fprintln(out, "The server stays until ^C.")
-		<-ctx.Done()
+	if db.server == nil {
+		// Not its address, which may have a password.
+		fmt.Fprintf(out, "\nThe tables stay in the schema %s of DATABASE_URL.\n", db.schema)
+		return
 	}
+	fmt.Fprintf(out, "\nThe tables are in the schema %s until ^C: psql '%s'\n", db.schema, db.url)
+	<-ctx.Done()
 }
 
 func (db *database) close() {

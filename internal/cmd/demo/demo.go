@@ -227,7 +227,10 @@ func (d *demo) watchOver(h *hand) {
 	<-h.child.Done()
 	err := h.child.Wait(context.Background())
 	d.board.update(func() {
-		if err != nil && h.state != killed && d.board.failed == nil {
+		switch {
+		case err == nil:
+			h.state = gone
+		case h.state != killed && !d.board.over && d.board.failed == nil:
 			d.board.failed = fmt.Errorf("%s left: %w", h.name, err)
 		}
 	})
@@ -237,9 +240,7 @@ func (d *demo) watchOver(h *hand) {
 func (d *demo) dismiss() {
 	d.board.mu.Lock()
 	crew := slices.Clone(d.board.crew)
-	for _, h := range crew {
-		h.state = killed
-	}
+	d.board.over = true
 	d.board.mu.Unlock()
 	for _, h := range crew {
 		h.child.Kill()

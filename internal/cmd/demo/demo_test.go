@@ -58,21 +58,13 @@ func TestEveryLineOnce(t *testing.T) {
 	}
 }
 
-func TestNaiveDoubles(t *testing.T) {
+func TestNaiveDoublesAndKeep(t *testing.T) {
 	t.Parallel()
-	out, good, _ := small(t, func(o *options) { o.naive = true })
+	out, good, database := small(t, func(o *options) { o.naive, o.keep = true, true })
 	if !good || !strings.Contains(out, "as expected") || regexp.MustCompile(`doubled +0`).MatchString(out) {
 		t.Errorf("the verdict:\n%s", out)
 	}
-}
-
-func TestKeep(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("one more run")
-	}
-	out, good, database := small(t, func(o *options) { o.keep = true; o.kills = 0 })
-	if got := schemas(t, database); !good || len(got) != 1 || !strings.Contains(out, got[0]) {
+	if got := schemas(t, database); len(got) != 1 || !strings.Contains(out, got[0]) {
 		t.Errorf("kept %q, and said:\n%s", got, out)
 	}
 }
@@ -80,6 +72,9 @@ func TestKeep(t *testing.T) {
 // In the middle of a run everything is removed as well.
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("two runs are enough")
+	}
 	database := pgtest.Database(t, pgtest.Empty())
 	ctx, interrupt := context.WithCancel(t.Context())
 	out, in, err := os.Pipe()

@@ -96,7 +96,7 @@ otherwise it starts a disposable PostgreSQL and removes that.
 `
 
 func parse(args []string, out io.Writer) (options, error) {
-	o := options{seed: rand.Uint64N(1e6)}
+	var o options
 	f := flag.NewFlagSet("demo", flag.ContinueOnError)
 	f.SetOutput(out)
 	f.Usage = func() {
@@ -104,9 +104,9 @@ func parse(args []string, out io.Writer) (options, error) {
 		f.PrintDefaults()
 	}
 	f.IntVar(&o.workers, "workers", 4, "worker `processes`, at least 2")
-	f.IntVar(&o.kills, "kills", 5, "how `often` a worker is killed, every other time between its rows and its checkpoint")
+	f.IntVar(&o.kills, "kills", 5, "`number` of times that a worker is killed, every other time between its rows and its checkpoint")
 	f.IntVar(&o.batch, "batch", 0, "`lines` in a step; 0: as many as the duration asks for")
-	f.Uint64Var(&o.seed, "seed", o.seed, "a `number` that chooses who is killed when")
+	f.Uint64Var(&o.seed, "seed", 0, "a `number` that chooses who is killed when; 0: any")
 	f.Func("dir", "a `tree` to import, may be given more than once (default: the two of the Go standard library)",
 		func(dir string) error { o.dirs = append(o.dirs, dir); return nil })
 	f.DurationVar(&o.duration, "duration", 25*time.Second, "how long the import is made to take, longer if the faults do")
@@ -115,6 +115,9 @@ func parse(args []string, out io.Writer) (options, error) {
 	f.BoolVar(&o.keep, "keep", false, "leave the tables for looking at; a disposable server then runs until ^C")
 	if err := f.Parse(args); err != nil {
 		return o, err
+	}
+	if o.seed == 0 {
+		o.seed = 1 + rand.Uint64N(999_999)
 	}
 	// As in pgrun: whoever sets PGBIN wants a server of that version.
 	if os.Getenv("PGBIN") == "" {

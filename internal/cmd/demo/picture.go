@@ -148,7 +148,7 @@ func (v view) title(width int) pieces {
 	share := float64(v.lines) / float64(max(v.total, 1))
 	p = append(p, piece{fmt.Sprintf("  %s of %s lines ", grouped(v.lines), grouped(v.total)), plain})
 	p = append(p, bar(share, min(max(width-80, 10), 40), green)...)
-	return append(p, piece{fmt.Sprintf(" %3.0f %%  ", 100*share), bold},
+	return append(p, piece{percent(share), bold},
 		piece{fmt.Sprintf("%.0f s  TTL %v  seed %d", v.elapsed.Seconds(), v.ttl, v.seed), dim})
 }
 
@@ -163,8 +163,10 @@ func (v view) crewLine() pieces {
 			p = append(p, piece{"FROZEN  ", yellow})
 		case killed:
 			p = append(p, piece{"KILLED  ", red})
-		default:
+		case stopped:
 			p = append(p, piece{"LEAVING ", green})
+		default:
+			p = append(p, piece{"done    ", dim})
 		}
 		p = append(p, piece{"  ", plain})
 	}
@@ -186,18 +188,30 @@ func (v view) table(width, height int) []pieces {
 	}
 	idWidth = min(idWidth, max(width/3, 12))
 	barWidth := min(max(width-idWidth-72, 8), 40)
-	head := fmt.Sprintf("%-*s %7s %-*s        owner   token  how earlier owners left", idWidth, "work ID", "lines", barWidth, "")
+	// Where there is little room, how owners left tells more than how large a work is.
+	size := func(text string) string { return fmt.Sprintf("%8s", text) }
+	if width < 100 {
+		size = func(string) string { return "" }
+	}
+	head := fmt.Sprintf("%-*s%s %-*s        owner   token  how earlier owners left", idWidth, "work ID", size("lines"), barWidth, "")
 	rows := []pieces{{{head, dim}}}
 	for _, w := range v.works[:shown] {
-		rows = append(rows, w.row(width, idWidth, barWidth))
+		name := fmt.Sprintf("%-*s%s ", idWidth, cut(w.id, idWidth), size(grouped(w.lines)))
+		rows = append(rows, w.row(name, barWidth, width))
 	}
 	if shown < len(v.works) {
-		rows = append(rows, restRow(v.works[shown:], idWidth, barWidth))
+		rest := v.works[shown:]
+		lines := 0
+		for _, w := range rest {
+			lines += w.lines
+		}
+		name := fmt.Sprintf("%-*s%s ", idWidth, cut(fmt.Sprintf("%d smaller", len(rest)), idWidth), size(grouped(lines)))
+		rows = append(rows, restRow(name, rest, lines, barWidth))
 	}
 	return rows
 }
 
-func (w workView) row(width, idWidth, barWidth int) pieces {
+func (w workView) row(name string, barWidth, width int) pieces {
 	colour := dim
 	owner := piece{"-     ", dim}
 	switch {
@@ -215,9 +229,9 @@ func (w workView) row(width, idWidth, barWidth int) pieces {
 		}
 	}
 	share := float64(w.position) / float64(w.lines)
-	p := pieces{{fmt.Sprintf("%-*s %7s ", idWidth, cut(w.id, idWidth), grouped(w.lines)), plain}}
+	p := pieces{{name, plain}}
 	p = append(p, bar(share, barWidth, colour)...)
-	p = append(p, piece{fmt.Sprintf(" %3.0f %%  ", 100*share), plain}, owner, piece{fmt.Sprintf("%7d  ", w.token), dim})
+	p = append(p, piece{percent(share), plain}, owner, piece{fmt.Sprintf("%7d  ", w.token), dim})
 	used := 0
 	for _, piece := range p {
 		used += len([]rune(piece.text))
@@ -225,20 +239,21 @@ func (w workView) row(width, idWidth, barWidth int) pieces {
 	return append(p, partings(w.left, width-used)...)
 }
 
-func restRow(works []workView, idWidth, barWidth int) pieces {
-	lines, position, done := 0, 0, 0
+func restRow(name string, works []workView, lines, barWidth int) pieces {
+	position, done := 0, 0
 	for _, w := range works {
-		lines += w.lines
 		position += w.position
 		if w.done {
 			done++
 		}
 	}
 	share := float64(position) / float64(lines)
-	p := pieces{{fmt.Sprintf("%-*s %7s ", idWidth, cut(fmt.Sprintf("%d smaller", len(works)), idWidth), grouped(lines)), plain}}
-	p = append(p, bar(share, barWidth, dim)...)
-	return append(p, piece{fmt.Sprintf(" %3.0f %%  %d done", 100*share, done), plain})
+	p := append(pieces{{name, plain}}, bar(share, barWidth, dim)...)
+	return append(p, piece{percent(share), plain}, piece{fmt.Sprintf("%d done", done), dim})
 }
+
+// percent is 100 only where nothing is missing.
+func percent(share float64) string { return fmt.Sprintf(" %3d %%  ", int(100*share)) }
 
 // partings tells how the last owners left, as many as there is room for.
 func partings(left []parting, width int) pieces {

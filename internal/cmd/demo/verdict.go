@@ -183,9 +183,9 @@ func (v verdict) good() bool { return len(v.wrong()) == 0 }
 
 func (v verdict) print(out io.Writer) {
 	show := func(name string, n int, more string) {
-		fmt.Fprintln(out, strings.TrimRight(fmt.Sprintf("  %-28s %9s  %s", name, grouped(n), more), " "))
+		fmt.Fprintln(out, strings.TrimRight(fmt.Sprintf("  %-24s %9s  %s", name, grouped(n), more), " "))
 	}
-	fmt.Fprintf(out, "\nThe table against the files, %d work IDs\n", v.works)
+	fmt.Fprintf(out, "\nThe table against the files (work IDs: %d)\n", v.works)
 	show("lines in the files", v.Expected, "")
 	show("rows in the table", v.Found, "")
 	show("lost", v.Lost, "")
@@ -195,10 +195,10 @@ func (v verdict) print(out io.Writer) {
 	show("fallen tokens", v.Fallen, "")
 	fmt.Fprintln(out, "What was done to the workers")
 	show("SIGKILL", v.kills, "")
-	show("takeovers after a crash", v.crashes, spread(v.crashed)+fmt.Sprintf(", TTL %v", v.ttl))
+	show("takeovers after a crash", v.crashes, spread(v.crashed)+fmt.Sprintf(" (TTL %v)", v.ttl))
 	show("clean handovers", v.handovers, spread(v.clean))
 	show("zombie writes refused", v.refusedByDatabase(), "by the database"+v.reasons())
-	show("", v.context, "by the dead context, before anything was sent")
+	show("", v.context, "by the dead context, nothing sent")
 	wrong := v.wrong()
 	switch {
 	case len(wrong) > 0:
