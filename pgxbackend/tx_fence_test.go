@@ -30,7 +30,7 @@ func (s *service) takeover(t *testing.T, l worklease.Lease, workID string) <-cha
 // X2
 func TestFenceForTenTTLs(t *testing.T) {
 	t.Parallel()
-	const ttl = 700 * time.Millisecond
+	const ttl = time.Second
 	s := newService(t, ttl)
 	owner := s.lease
 	token := take(t, owner, "work")

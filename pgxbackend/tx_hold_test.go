@@ -158,7 +158,7 @@ func TestContextEndsBeforeTheCommit(t *testing.T) {
 // X5
 func TestStepsAreProgress(t *testing.T) {
 	t.Parallel()
-	const patience = 1200 * time.Millisecond
+	const patience = 1500 * time.Millisecond
 	s := newService(t, time.Minute)
 	for name, save := range map[string]func(worklease.Token, int) error{
 		"Step": func(token worklease.Token, step int) error {

@@ -234,13 +234,19 @@ func TestOutcomeUnknown(t *testing.T) {
 	t.Run("no answer", func(t *testing.T) {
 		token := take(t, s.lease, "no answer")
 		s.SwallowReply(fault.Commit, 1, fault.Reset)
-		question := s.HoldRequest(sqlOutcome, 1)
-		done := backgroundErr(func() error { return s.b.Step(t.Context(), token, write(token, 1), short) })
-		must(t, question.Fired(t.Context()))
-		lock := lockRow(t, s.url, "no answer")
-		question.Release()
-		s.settled(t, token, await(t, "the step ends", done).err, worklease.ErrOutcomeUnknown)
-		lock.Release()
+		first := s.transaction(t, pgx.TxOptions{}) // in line for the row before the question
+		var locked <-chan result[struct{}]
+		err := s.b.Step(t.Context(), token, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
+			locked = backgroundErr(func() error {
+				_, err := first.Exec(t.Context(), `SELECT FROM worklease_leases WHERE work_id = 'no answer' FOR UPDATE`)
+				return err
+			})
+			must(t, fault.AwaitBlocked(t.Context(), s.direct, fault.Backends{Query: "SELECT FROM worklease_leases%"}))
+			return write(token, 1)(ctx, tx)
+		}, short)
+		must(t, await(t, "the row is locked", locked).err)
+		s.settled(t, token, err, worklease.ErrOutcomeUnknown)
+		must(t, first.Rollback(t.Context()))
 		s.did(t, "no answer", "1", "1")
 	})
 	t.Run("nothing that waiting mends", func(t *testing.T) {
