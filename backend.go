@@ -135,7 +135,8 @@ type Save struct {
 }
 
 // Farewell is how an owner leaves: ExitReleased, ExitAbandoned or ExitRetired,
-// with a last checkpoint unless State is nil, numbered as in [Save].
+// with a last checkpoint unless State is nil, numbered as in [Save]. A state whose number is not above the stored one is an [*OvertakenError], whoever
+// stored that.
 //
 // ExitNone undoes an acquisition that nobody will use: the claim is matched by its
 // nonce, its number may be zero, and the next owner is told what this one would

@@ -138,10 +138,11 @@ func (h *hold) confirmLocked(sent time.Time, e Extension) bool {
 		h.until.Store(int64(until.Sub(h.start)))
 	}
 	h.trusted = true
-	if sent.After(h.extended) {
+	if !sent.Before(h.extended) {
 		h.extended, h.span = sent, e.Remaining
 	}
 	for _, r := range h.renewals {
+		r.timer.Reset(r.nextEndLocked(now)) // a resumed window may have become shorter
 		r.replanLocked()
 	}
 	return true

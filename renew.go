@@ -32,23 +32,22 @@ type renewal struct {
 	// Guarded by lease.mu.
 	due     time.Time
 	index   int // in the heap; -1: not there
-	attempt int // in this cycle of retries
+	attempt int // in this cycle of retries; while there is a flight, its own
 	flight  *flight
 	lastErr error
 	since   time.Time // from when on progress is asked for
 	ended   bool
 }
 
-// flight is a statement under way.
+// flight is a statement under way, for one renewal or many.
 type flight struct {
-	sent   time.Time
-	cancel context.CancelFunc
-	landed chan struct{}
+	renewals []*renewal
+	sent     time.Time
+	landed   chan struct{}
 }
 
-// landingTime is how long stopRenewal lets a statement under way finish before it
-// is cancelled, and how long it then waits for that: a cancelled statement costs
-// its connection.
+// landingTime is how long stopRenewal waits for a statement under way. It is not
+// cancelled: others may be on it, and it would cost its connection.
 const landingTime = time.Second
 
 func (l *lease) StartRenewal(ctx context.Context, token Token, opts ...RenewalOption) (context.Context, func()) {
@@ -183,21 +182,11 @@ func (r *renewal) stop() {
 	if f == nil {
 		return
 	}
-	if f.wait(landingTime) {
-		return
-	}
-	f.cancel()
-	f.wait(landingTime)
-}
-
-func (f *flight) wait(d time.Duration) bool {
-	t := time.NewTimer(d)
+	t := time.NewTimer(landingTime)
 	defer t.Stop()
 	select {
 	case <-f.landed:
-		return true
 	case <-t.C:
-		return false
 	}
 }
 
@@ -248,7 +237,7 @@ func (r *renewal) replanLocked() {
 	r.attempt = 0
 	due := time.Now()
 	if r.hold.trusted {
-		due = r.hold.extended.Add(min(r.options.interval, r.hold.span/2))
+		due = r.hold.extended.Add(max(min(r.options.interval, r.hold.span/2), time.Millisecond))
 	}
 	r.planLocked(due)
 }
@@ -297,73 +286,154 @@ func (l *lease) keepRenewing() {
 func (l *lease) sendDue() (pause time.Duration, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	now := time.Now()
+	due := l.takeDueLocked(now)
+	for len(due) > 0 {
+		n, bound := l.fillFlight(due)
+		l.flyLocked(due[:n], now, bound)
+		due = due[n:]
+	}
+	if len(l.keeper.due) == 0 {
+		l.keeper.running = false
+		return 0, false
+	}
+	return time.Until(l.keeper.due[0].due), true
+}
+
+// takeDueLocked takes what is due from the heap, those that are closest to the end of
+// their windows first. Where many leases can go in one statement, those that are due
+// soon come along, a tenth of their interval early at the most: they then stay
+// together.
+func (l *lease) takeDueLocked(now time.Time) []*renewal {
 	k := &l.keeper
+	var due []*renewal
 	for len(k.due) > 0 {
 		r := k.due[0]
-		if pause := time.Until(r.due); pause > 0 {
-			return pause, true
+		early := time.Duration(0)
+		if len(due) > 0 && r.attempt == 0 && l.batches != nil {
+			early = r.options.interval / 10
+		}
+		if r.due.Sub(now) > early {
+			break
 		}
 		heap.Pop(&k.due)
-		r.sendLocked()
+		if r.hold.end().After(now) { // else its timer is about to say so
+			due = append(due, r)
+		}
 	}
-	k.running = false
-	return 0, false
+	slices.SortFunc(due, func(a, b *renewal) int { return a.hold.end().Compare(b.hold.end()) })
+	return due
 }
 
-// sendLocked sends one renewal, bounded so that there is time for another.
-func (r *renewal) sendLocked() {
-	h := r.hold
-	now := time.Now()
-	left := h.end().Sub(now)
-	if left <= 0 {
-		return // the timer is about to say so
+// fillFlight returns how many of the renewals go in one statement, and for how long
+// that may take: there must be time for another attempt.
+func (l *lease) fillFlight(due []*renewal) (n int, bound time.Duration) {
+	bound = due[0].bound()
+	if l.batches == nil {
+		return 1, bound
 	}
-	bound := min(h.lease.cfg.TTL/3, left/2)
-	bound = max(bound, min(left, 20*time.Millisecond))
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), bound)
-	r.attempt++
-	r.flight = &flight{sent: now, cancel: cancel, landed: make(chan struct{})}
-	go r.fly(ctx, r.flight, r.attempt)
+	for n = 1; n < min(len(due), MaxRenewBatch); n++ {
+		// A lease in a hurry must not make others give up early.
+		if due[n].bound() > 2*bound {
+			break
+		}
+	}
+	return n, bound
 }
 
-// fly sends the statement and takes in its answer.
-func (r *renewal) fly(ctx context.Context, f *flight, attempt int) {
-	defer f.cancel()
-	h := r.hold
-	l := h.lease
-	e, err := l.backend.Renew(ctx, h.token.Claim(), l.cfg.TTL)
+func (r *renewal) bound() time.Duration {
+	left := time.Until(r.hold.end())
+	return max(min(r.hold.lease.cfg.TTL/3, left/2), min(left, 20*time.Millisecond))
+}
+
+func (l *lease) flyLocked(renewals []*renewal, now time.Time, bound time.Duration) {
+	f := &flight{renewals: renewals, sent: now, landed: make(chan struct{})}
+	for _, r := range renewals {
+		r.attempt++
+		r.flight = f
+	}
+	go l.fly(f, bound)
+}
+
+// fly sends the statement and takes in its answers.
+func (l *lease) fly(f *flight, bound time.Duration) {
+	ctx, cancel := context.WithTimeout(f.context(), bound)
+	defer cancel()
+	answers := l.renewAll(ctx, f.renewals)
 	took := time.Since(f.sent)
-	l.observer.renewedLater(r.ctx, RenewEvent{
-		Token: h.token, Duration: took, Attempt: attempt, Err: fail("renew", h.token.workID, err),
-	})
-	r.land(f, e, err)
-	if isVerdict(err) {
-		h.heed("renew", err)
+	for i, r := range f.renewals {
+		l.observer.renewedLater(r.ctx, RenewEvent{
+			Token: r.hold.token, Duration: took, Attempt: r.attempt, Err: fail("renew", r.hold.token.workID, answers[i].Err),
+		})
 	}
-	r.checkWindow()
+	l.land(f, answers)
+	for i, r := range f.renewals {
+		if err := answers[i].Err; isVerdict(err) {
+			r.hold.heed("renew", err)
+		}
+		r.checkWindow()
+	}
 }
 
-// land plans what follows the answer.
-func (r *renewal) land(f *flight, e Extension, err error) {
-	h := r.hold
-	l := h.lease
+// context carries the caller's values where there is one caller.
+func (f *flight) context() context.Context {
+	if len(f.renewals) > 1 {
+		return context.Background()
+	}
+	return context.WithoutCancel(f.renewals[0].ctx)
+}
+
+// renewAll sends one statement and returns an answer for each renewal.
+func (l *lease) renewAll(ctx context.Context, renewals []*renewal) []Renewal {
+	if l.batches == nil {
+		e, err := l.backend.Renew(ctx, renewals[0].hold.token.Claim(), l.cfg.TTL)
+		return []Renewal{{Extension: e, Err: err}}
+	}
+	claims := make([]Claim, len(renewals))
+	for i, r := range renewals {
+		claims[i] = r.hold.token.Claim()
+	}
+	answers, err := l.batches.RenewBatch(ctx, claims, l.cfg.TTL)
+	if err == nil && len(answers) == len(claims) {
+		return answers
+	}
+	if err == nil {
+		err = fmt.Errorf("backend returned %d results for %d leases", len(answers), len(claims))
+	}
+	answers = make([]Renewal, len(claims))
+	for i := range answers {
+		answers[i].Err = err
+	}
+	return answers
+}
+
+// land plans what follows the answers.
+func (l *lease) land(f *flight, answers []Renewal) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r.flight = nil
-	close(f.landed)
-	if r.ended {
-		return
+	for _, r := range f.renewals {
+		r.flight = nil
 	}
+	close(f.landed)
+	for i, r := range f.renewals {
+		if !r.ended {
+			r.landLocked(f.sent, answers[i])
+		}
+	}
+}
+
+func (r *renewal) landLocked(sent time.Time, a Renewal) {
+	h := r.hold
 	left := time.Until(h.end())
 	switch {
-	case isVerdict(err) || left <= 0:
+	case isVerdict(a.Err) || left <= 0:
 		// The hold is lost, and fly is about to say so.
-	case err == nil && h.confirmLocked(f.sent, e):
+	case a.Err == nil && h.confirmLocked(sent, a.Extension):
 		r.lastErr = nil
-	case h.extended.After(f.sent):
+	case h.extended.After(sent):
 		r.replanLocked() // a checkpoint has done it meanwhile
 	default:
-		if r.lastErr = err; err == nil {
+		if r.lastErr = a.Err; a.Err == nil {
 			r.lastErr = errors.New("the reply came too late")
 		}
 		pause := r.options.backoff.Wait(r.attempt)

@@ -159,6 +159,7 @@ func New(b Backend, cfg Config) (Lease, error) {
 	if b, ok := b.(linked); ok {
 		l.registry = b.Holds()
 	}
+	l.batches, _ = b.(BatchRenewer)
 	return l, nil
 }
 
@@ -229,6 +230,7 @@ type lease struct {
 	cfg      Config
 	observer *observer
 	registry *link.Registry // shared with the backend's transactions; nil: it has none
+	batches  BatchRenewer   // nil: renewals go one by one
 
 	mu     sync.Mutex // guards what follows and the fields of hold and renewal that say so
 	holds  map[Claim]*hold

@@ -21,14 +21,14 @@ import (
 	"github.com/aetomala/worklease"
 )
 
-// Backend is a [worklease.Backend] and a [worklease.Forgetter]. Make it with
-// [New]. Its methods are safe for concurrent use and do not block.
+// Backend is a [worklease.Backend] with all optional powers. Make it with [New]. Its methods are safe for concurrent use and do not block.
 type Backend struct {
 	clock Clock
 
 	mu      sync.Mutex // guards what follows, and the rows
 	rows    map[string]*row
 	counter uint64 // the last token handed out: one counter for all work IDs
+	watched map[string]*watched
 }
 
 var (
@@ -61,7 +61,7 @@ func WithClock(c Clock) Option {
 
 // New returns an empty Backend.
 func New(opts ...Option) *Backend {
-	b := &Backend{clock: systemClock{}, rows: make(map[string]*row)}
+	b := &Backend{clock: systemClock{}, rows: make(map[string]*row), watched: make(map[string]*watched)}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(b)
@@ -84,6 +84,7 @@ func (b *Backend) Acquire(ctx context.Context, a worklease.Attempt) (worklease.G
 		r = &row{}
 		b.rows[a.WorkID] = r
 	case r.live(now):
+		b.judgedLocked(a.WorkID, r.remaining(now))
 		if a.Nonce != "" && r.nonce == a.Nonce {
 			return r.grant(now), nil
 		}
@@ -93,6 +94,7 @@ func (b *Backend) Acquire(ctx context.Context, a worklease.Attempt) (worklease.G
 	}
 	b.counter++
 	r.take(a, b.counter, now)
+	b.judgedLocked(a.WorkID, a.TTL)
 	return r.grant(now), nil
 }
 
@@ -130,7 +132,25 @@ func (b *Backend) Renew(ctx context.Context, c worklease.Claim, _ time.Duration)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.renewLocked(c, b.clock.Now())
+}
+
+// RenewBatch implements [worklease.BatchRenewer].
+func (b *Backend) RenewBatch(ctx context.Context, claims []worklease.Claim, _ time.Duration) ([]worklease.Renewal, error) {
+	if err := ended(ctx); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	now := b.clock.Now()
+	renewals := make([]worklease.Renewal, len(claims))
+	for i, c := range claims {
+		renewals[i].Extension, renewals[i].Err = b.renewLocked(c, now)
+	}
+	return renewals, nil
+}
+
+func (b *Backend) renewLocked(c worklease.Claim, now time.Time) (worklease.Extension, error) {
 	r, err := b.claimedLocked(c)
 	if err != nil {
 		return worklease.Extension{}, err
@@ -176,6 +196,7 @@ func (b *Backend) Release(ctx context.Context, c worklease.Claim, f worklease.Fa
 	}
 	r.exitedAt = now
 	r.surrender(f.Exit, now)
+	b.freedLocked(c.WorkID)
 	return nil
 }
 
@@ -193,6 +214,7 @@ func (b *Backend) undoLocked(c worklease.Claim, now time.Time) error {
 		return worklease.ErrLeaseExpired
 	}
 	r.surrender(worklease.ExitNone, now)
+	b.freedLocked(c.WorkID)
 	return nil
 }
 
@@ -209,6 +231,7 @@ func (b *Backend) Forget(ctx context.Context, c worklease.Claim) error {
 	}
 	r.blank()
 	r.surrender(worklease.ExitNone, b.clock.Now())
+	b.freedLocked(c.WorkID)
 	return nil
 }
 

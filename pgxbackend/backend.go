@@ -19,6 +19,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -43,16 +44,20 @@ var inlineLimit = strconv.Itoa(worklease.MaxInlineState)
 // Backend is a [worklease.Backend] on PostgreSQL. Its methods are safe for
 // concurrent use.
 type Backend struct {
-	pool   *pgxpool.Pool
-	schema string
-	sql    statements
-	closed atomic.Bool
-	holds  hold.Registry
+	pool    *pgxpool.Pool
+	schema  string
+	sql     statements
+	closed  atomic.Bool
+	holds   hold.Registry
+	control control
+	hub     *hub
 }
 
 var (
-	_ worklease.Backend   = (*Backend)(nil)
-	_ worklease.Forgetter = (*Backend)(nil)
+	_ worklease.Backend      = (*Backend)(nil)
+	_ worklease.Forgetter    = (*Backend)(nil)
+	_ worklease.Waker        = (*Backend)(nil)
+	_ worklease.BatchRenewer = (*Backend)(nil)
 )
 
 // Option sets up a Backend. A nil option is ignored.
@@ -60,12 +65,33 @@ type Option func(*options)
 
 type options struct {
 	schema string
+	listen func(ctx context.Context) (*pgx.Conn, error)
+	deaf   bool
+	log    *slog.Logger
 }
 
 // WithSchema names the schema that the tables are in; the default is public. The
 // name is quoted, so that it may be any that PostgreSQL accepts.
 func WithSchema(name string) Option {
 	return func(o *options) { o.schema = name }
+}
+
+// WithListenConnect makes the connection that listens for notifications, where the
+// pool goes through a transaction pooler: LISTEN needs a direct one. The Backend
+// closes what connect returns. nil: as if the option were not given.
+func WithListenConnect(connect func(ctx context.Context) (*pgx.Conn, error)) Option {
+	return func(o *options) { o.listen = connect }
+}
+
+// WithoutListen makes waiters poll.
+func WithoutListen() Option {
+	return func(o *options) { o.deaf = true }
+}
+
+// WithLogger sets where faults are reported that no caller is told of. The default,
+// and nil, discard them.
+func WithLogger(l *slog.Logger) Option {
+	return func(o *options) { o.log = l }
 }
 
 // New returns a Backend on pool, which stays the caller's to close. It does not
@@ -87,7 +113,12 @@ func New(pool *pgxpool.Pool, opts ...Option) (*Backend, error) {
 	if len(faults) > 0 {
 		return nil, fmt.Errorf("worklease: new pgx backend: %w", errors.Join(faults...))
 	}
-	return &Backend{pool: pool, schema: o.schema, sql: newStatements(o.schema)}, nil
+	if o.log == nil {
+		o.log = slog.New(slog.DiscardHandler)
+	}
+	b := &Backend{pool: pool, schema: o.schema, sql: newStatements(o.schema), control: control{app: pool}}
+	b.hub = newHub(b, o)
+	return b, nil
 }
 
 // maxIdentifierBytes is where PostgreSQL cuts a name off without an error.
@@ -105,9 +136,15 @@ func checkSchema(name string) error {
 	return nil
 }
 
-// Close ends the Backend: every later call returns [worklease.ErrClosed]. Leases
-// that are held are left to their TTL. The pool is the caller's and stays open.
-func (b *Backend) Close() { b.closed.Store(true) }
+// Close ends the Backend and waits for what it has running: calls that wait and every
+// later one return [worklease.ErrClosed], and its own connections are closed. Leases
+// that are held are left to their TTL. The pool is the caller's: close it after the
+// Backend. Close may be called more than once.
+func (b *Backend) Close() {
+	b.closed.Store(true)
+	b.hub.close()
+	b.control.close()
+}
 
 // Holds is how a Lease and this Backend's transactions share what is known of a
 // token. It is for package worklease; a Backend that wraps this one keeps it by
@@ -125,6 +162,7 @@ func (b *Backend) Acquire(ctx context.Context, a worklease.Attempt) (worklease.G
 	var crashes *int32
 	var omitted *bool
 	var state []byte
+	seen := b.hub.trying(a.WorkID)
 	err := b.ask(ctx, &verdict, b.sql.acquire,
 		[]any{a.WorkID, a.HolderID, a.TTL, a.Nonce, a.Reopen},
 		&token, &at, &remaining, &priorExit, &holder, &priorToken, &crashes, &checkpointedAt, &omitted, &state)
@@ -133,6 +171,7 @@ func (b *Backend) Acquire(ctx context.Context, a worklease.Attempt) (worklease.G
 	}
 	switch verdict {
 	case verdictDone, verdictOwn:
+		b.hub.found(seen, value(remaining))
 		return worklease.Grant{
 			FencingToken: uint64(value(token)),
 			ExpiresAt:    value(at),
@@ -152,6 +191,7 @@ func (b *Backend) Acquire(ctx context.Context, a worklease.Attempt) (worklease.G
 			WorkID: a.WorkID, HolderID: value(holder), FencingToken: uint64(value(token)), RetiredAt: value(at).UTC(),
 		}
 	case verdictHeld:
+		b.hub.found(seen, value(remaining))
 		return worklease.Grant{}, &worklease.HeldError{
 			WorkID: a.WorkID, HolderID: value(holder), FencingToken: uint64(value(token)), Remaining: max(value(remaining), 0),
 		}
@@ -191,11 +231,12 @@ func (a saveAnswer) extension() (worklease.Extension, error) {
 	return worklease.Extension{}, verdictError(a.verdict, value(a.stored))
 }
 
-// Renew implements [worklease.Backend].
+// Renew implements [worklease.Backend]. It does not queue for the application's pool.
 func (b *Backend) Renew(ctx context.Context, c worklease.Claim, ttl time.Duration) (worklease.Extension, error) {
 	var verdict string
 	var remaining *time.Duration
-	if err := b.ask(ctx, &verdict, b.sql.renew, append(claimArgs(c), ttl), &remaining); err != nil {
+	err := b.askOn(ctx, b.control.lane, &verdict, b.sql.renew, append(claimArgs(c), ttl), &remaining)
+	if err != nil {
 		return worklease.Extension{}, err
 	}
 	if verdict != verdictDone {
@@ -204,31 +245,63 @@ func (b *Backend) Renew(ctx context.Context, c worklease.Claim, ttl time.Duratio
 	return worklease.Extension{Remaining: value(remaining)}, nil
 }
 
-// Release implements [worklease.Backend].
+// Release implements [worklease.Backend]. It does not queue for the application's
+// pool.
 func (b *Backend) Release(ctx context.Context, c worklease.Claim, f worklease.Farewell) error {
 	if f.Exit == worklease.ExitNone {
-		return b.askVerdict(ctx, b.sql.undo, claimArgs(c))
+		return b.free(ctx, b.sql.undo, claimArgs(c))
 	}
-	var verdict string
 	var stored *int64
-	err := b.ask(ctx, &verdict, b.sql.release,
-		append(claimArgs(c), int16(f.Exit), f.State, f.Number, f.Hold), &stored)
-	if err != nil {
-		return err
-	}
-	return verdictError(verdict, value(stored))
+	return b.free(ctx, b.sql.release, append(claimArgs(c), int16(f.Exit), f.State, f.Number, f.Hold), &stored)
 }
 
 // Forget implements [worklease.Forgetter]. An open transaction behind a fence does
 // not hold it up: the row is blanked, and whoever takes the work next waits for that
 // transaction.
 func (b *Backend) Forget(ctx context.Context, c worklease.Claim) error {
-	return b.askVerdict(ctx, b.sql.forget, claimArgs(c))
+	return b.free(ctx, b.sql.forget, claimArgs(c))
+}
+
+// noticeBound is how long a statement that frees a row may take while it also
+// notifies. The server's lock for notifications may be held up by a commit anywhere
+// in the cluster.
+const noticeBound = time.Second
+
+// free sends a statement that frees a row and notifies, and again without the notice
+// if that may be what failed: the work must be free in any case, and waiters find out
+// by themselves in time.
+func (b *Backend) free(ctx context.Context, sql string, args []any, stored ...any) error {
+	send := func(ctx context.Context, channel string) error {
+		var verdict string
+		if err := b.askOn(ctx, b.control.lane, &verdict, sql, append(args, channel), stored...); err != nil {
+			return err
+		}
+		var number int64
+		if len(stored) > 0 {
+			number = value(*stored[0].(**int64))
+		}
+		return verdictError(verdict, number)
+	}
+	noticeCtx, cancel := context.WithTimeout(ctx, noticeTime(ctx))
+	defer cancel()
+	err := send(noticeCtx, b.hub.ears.channel)
+	if ctx.Err() == nil && (noticeCtx.Err() != nil || noticeFailed(err)) {
+		err = send(ctx, "")
+	}
+	return err
+}
+
+// noticeTime leaves half of the time for a second try.
+func noticeTime(ctx context.Context) time.Duration {
+	if deadline, ok := ctx.Deadline(); ok {
+		return min(noticeBound, time.Until(deadline)/2)
+	}
+	return noticeBound
 }
 
 // ReadCheckpoint implements [worklease.Backend].
 func (b *Backend) ReadCheckpoint(ctx context.Context, c worklease.Claim, withState bool) (worklease.Stored, error) {
-	ctx, cancel, conn, err := b.connect(ctx)
+	ctx, cancel, conn, err := b.connect(ctx, b.pool.Acquire)
 	if err != nil {
 		return worklease.Stored{}, err
 	}
@@ -272,15 +345,6 @@ func claimArgs(c worklease.Claim) []any {
 	return append(make([]any, 0, 8), c.WorkID, c.HolderID, int64(c.FencingToken), c.Nonce)
 }
 
-// askVerdict sends a statement that answers with a verdict alone.
-func (b *Backend) askVerdict(ctx context.Context, sql string, args []any) error {
-	var verdict string
-	if err := b.ask(ctx, &verdict, sql, args); err != nil {
-		return err
-	}
-	return verdictError(verdict, 0)
-}
-
 // verdictError turns a verdict into the error it stands for.
 func verdictError(verdict string, stored int64) error {
 	switch verdict {
@@ -298,11 +362,16 @@ func verdictError(verdict string, stored int64) error {
 
 func unexpected(verdict string) error { return fmt.Errorf("unexpected verdict %q", verdict) }
 
-// ask sends one statement and reads its one row, the verdict first. It sends it
+// ask sends one statement on a connection of the application's pool.
+func (b *Backend) ask(ctx context.Context, verdict *string, sql string, args []any, dest ...any) error {
+	return b.askOn(ctx, b.pool.Acquire, verdict, sql, args, dest...)
+}
+
+// askOn sends one statement and reads its one row, the verdict first. It sends it
 // again while the row is being changed under it: no row, the verdict "again", or
 // what a stricter isolation than READ COMMITTED makes of the same.
-func (b *Backend) ask(ctx context.Context, verdict *string, sql string, args []any, dest ...any) error {
-	ctx, cancel, conn, err := b.connect(ctx)
+func (b *Backend) askOn(ctx context.Context, lane lane, verdict *string, sql string, args []any, dest ...any) error {
+	ctx, cancel, conn, err := b.connect(ctx, lane)
 	if err != nil {
 		return err
 	}
@@ -311,14 +380,17 @@ func (b *Backend) ask(ctx context.Context, verdict *string, sql string, args []a
 	return converse(ctx, conn, lostRace, verdict, sql, args, dest...)
 }
 
+// lane is where a statement gets its connection.
+type lane func(ctx context.Context) (*pgxpool.Conn, error)
+
 // connect takes a connection for one statement, which runs no longer than
 // statementBound. The caller calls cancel and releases the connection.
-func (b *Backend) connect(ctx context.Context) (context.Context, context.CancelFunc, *pgxpool.Conn, error) {
+func (b *Backend) connect(ctx context.Context, lane lane) (context.Context, context.CancelFunc, *pgxpool.Conn, error) {
 	if b.closed.Load() {
-		return nil, nil, nil, &worklease.BackendError{Err: worklease.ErrClosed, NotApplied: true, Permanent: true}
+		return nil, nil, nil, notSent(worklease.ErrClosed)
 	}
 	ctx, cancel := context.WithTimeout(ctx, statementBound)
-	conn, err := b.pool.Acquire(ctx)
+	conn, err := lane(ctx)
 	if err != nil {
 		cancel()
 		return nil, nil, nil, notSent(err)

@@ -16,6 +16,9 @@ const (
 	deadlockDetected     = "40P01"
 	cachedPlanChanged    = "0A000" // "cached plan must not change result type"
 	duplicatePrepared    = "42P05" // a transaction pooler mixed sessions up
+	lockNotAvailable     = "55P03"
+	queryCanceled        = "57014"
+	notifyQueueFull      = "54000"
 )
 
 // lostRace reports whether a statement failed only because somebody else was
@@ -64,10 +67,23 @@ var outcomeBackoff = backoff.Policy{Initial: 20 * time.Millisecond, Max: time.Se
 func notSent(err error) error {
 	b := classify(err).(*worklease.BackendError)
 	b.NotApplied = true
-	// The pool's own error value is not exported by any package we may import.
-	if err.Error() == "closed pool" {
+	if poolClosed(err) {
 		b.Err = errors.Join(worklease.ErrClosed, err)
-		b.Permanent = true
 	}
+	b.Permanent = b.Permanent || errors.Is(b.Err, worklease.ErrClosed)
 	return b
+}
+
+// poolClosed goes by the text: the pool's error value is not exported by any package
+// that we may import.
+func poolClosed(err error) bool { return err.Error() == "closed pool" }
+
+// noticeFailed reports whether a statement that frees a row may have failed only
+// because it notifies: the lock for it was not to be had, or the queue is full.
+func noticeFailed(err error) bool {
+	switch state(err) {
+	case lockNotAvailable, queryCanceled, notifyQueueFull:
+		return true
+	}
+	return false
 }

@@ -22,7 +22,7 @@ func (b *Backend) Ping(ctx context.Context) error {
 }
 
 func (b *Backend) ping(ctx context.Context) error {
-	ctx, cancel, conn, err := b.connect(ctx)
+	ctx, cancel, conn, err := b.connect(ctx, b.pool.Acquire)
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,7 @@ func TestKilledRenewalIsRepeated(t *testing.T) {
 	events := newRenewEvents()
 	l := newObserved(t, newBackend(t, pool), "holder", 3*time.Second, events)
 	token := take(t, l, "w")
-	blocker := lockRow(t, url, "w")
+	blocker := fault.Block(t, url, `LOCK TABLE worklease_leases IN EXCLUSIVE MODE`)
 	ctx, stop := l.StartRenewal(t.Context(), token, worklease.WithRenewalInterval(time.Millisecond))
 	defer stop()
 	must(t, blocker.Await(t.Context()))

@@ -53,6 +53,15 @@ const (
 const durable = `CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
       THEN set_config('synchronous_commit', 'on', true) END`
 
+// notify wakes the waiters of the row in the statement that frees it, if a mark says
+// that there may be any: to notify always costs two thirds of the rate of releases, for
+// the server serialises the commits that do. The parameter is the channel, empty for
+// none. In RETURNING it runs once per row and with the row's own commit.
+func notify(parameter string) string {
+	return `CASE WHEN ` + parameter + `::text <> '' AND l.awaited_until > clock_timestamp()
+      THEN pg_notify(` + parameter + `::text, l.work_id)::text END`
+}
+
 // mine is the fence of a statement on l: this acquisition and no other.
 const mine = `l.work_id = $1::text AND l.holder_id = $2::text AND l.fencing_token = $3::bigint
     AND ($4::text = '' OR l.nonce = $4::text)`
@@ -183,7 +192,7 @@ FROM (SELECT) one LEFT JOIN {table} s ON s.work_id = $1::text
 WHERE NOT EXISTS (SELECT FROM renewed)`
 
 // releaseSQL surrenders the lease, also a lapsed one that nobody took: $5 the exit,
-// $6 a last state or null, $7 its number, $8 the hold that drew it.
+// $6 a last state or null, $7 its number, $8 the hold that drew it, $9 the channel.
 //
 // A repeat is done if the row shows its effect: the same exit and, with a state,
 // those very bytes; one successor on, the exit that the successor was told of and,
@@ -202,7 +211,7 @@ WITH released AS (
     checkpoint_by = CASE WHEN $6::bytea IS NULL THEN l.checkpoint_by ELSE $8::text END
   WHERE {mine} AND l.exit_token IS DISTINCT FROM l.fencing_token
     AND ($6::bytea IS NULL OR l.checkpoint_no < $7::bigint)
-  RETURNING {durable}
+  RETURNING {durable}, {notify9}
 )
 SELECT 'done', NULL::bigint FROM released
 UNION ALL
@@ -230,7 +239,7 @@ WITH undone AS (
     expires_at = least(l.expires_at, clock_timestamp()), updated_at = clock_timestamp()
   WHERE l.work_id = $1::text AND l.holder_id = $2::text AND l.nonce = $4::text AND $4::text <> ''
     AND ($3::bigint = 0 OR l.fencing_token = $3::bigint) AND l.exit_token IS DISTINCT FROM l.fencing_token
-  RETURNING {durable}
+  RETURNING {durable}, {notify5}
 )
 SELECT 'done' FROM undone
 UNION ALL
@@ -254,7 +263,7 @@ WITH forgotten AS (
     prior_exit = 0, prior_holder = '', prior_token = 0, prior_nonce = '',
     prior_checkpoint_no = 0, prior_checkpoint_by = '', prior_crashes = 0
   WHERE {mine}
-  RETURNING {durable}
+  RETURNING {durable}, {notify5}
 )
 SELECT 'done' FROM forgotten
 UNION ALL
@@ -316,6 +325,70 @@ SELECT CASE
 FROM {table} l WHERE l.work_id = $1::text
 FOR NO KEY UPDATE OF l`
 
+// renewManySQL renews many leases: $1 to $4 the claims, $5 the TTL where a row has
+// none. Rows are locked in one order, so that two batches cannot deadlock, and rows
+// that somebody else has locked are skipped. What is missing from the answer is
+// unknown, not lost. A claim is known by its place in the arrays.
+const renewManySQL = `-- worklease: renew many
+WITH claims AS (
+  SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[])
+    WITH ORDINALITY AS c(work_id, holder_id, fencing_token, nonce, place)
+), locked AS MATERIALIZED (
+  SELECT l.work_id, c.place FROM claims c JOIN {table} l ON l.work_id = c.work_id AND l.holder_id = c.holder_id
+    AND l.fencing_token = c.fencing_token AND (c.nonce = '' OR l.nonce = c.nonce)
+  WHERE l.exit_token IS DISTINCT FROM l.fencing_token AND l.expires_at > clock_timestamp()
+  ORDER BY l.work_id FOR NO KEY UPDATE OF l SKIP LOCKED
+)
+UPDATE {table} l SET expires_at = clock_timestamp() + coalesce(l.ttl, $5::interval), updated_at = clock_timestamp()
+FROM locked k WHERE l.work_id = k.work_id
+RETURNING k.place, l.expires_at - clock_timestamp()`
+
+// judgeManySQL says what became of the leases that a batch did not renew: $1 to $4
+// the claims. It locks nothing and waits for nobody. A lease that it finds live is
+// locked by somebody else.
+const judgeManySQL = `-- worklease: judge many
+SELECT c.place, CASE
+    WHEN s.work_id IS NULL OR s.holder_id <> c.holder_id OR s.fencing_token <> c.fencing_token
+      OR (c.nonce <> '' AND s.nonce <> c.nonce) THEN 'fenced'
+    WHEN s.exit_token = s.fencing_token THEN 'surrendered'
+    WHEN s.expires_at <= clock_timestamp() THEN 'expired'
+    ELSE 'again' END
+FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[])
+  WITH ORDINALITY AS c(work_id, holder_id, fencing_token, nonce, place)
+LEFT JOIN {table} s ON s.work_id = c.work_id`
+
+// lookSQL looks at many work IDs ($1) and marks those that are held, so that what
+// frees them notifies for $2 from now. It waits for no lock: a row that a release, a
+// renewal or an open transaction has locked stays unmarked, and says so. Nobody may
+// sleep on a look that did not confirm the mark: a release in flight would free the
+// row and notify nobody. It names the sequence, so that whoever waits hears of a
+// missing one.
+const lookSQL = `-- worklease: look
+WITH ids AS (
+  SELECT unnest($1::text[]) AS work_id
+), mark AS (
+  UPDATE {table} l SET awaited_until = clock_timestamp() + $2::interval
+  FROM (SELECT k.work_id FROM ids JOIN {table} k USING (work_id)
+    WHERE k.exit_token IS DISTINCT FROM k.fencing_token AND k.expires_at > clock_timestamp()
+      AND (k.awaited_until IS NULL OR k.awaited_until < clock_timestamp() + $2::interval / 2)
+    ORDER BY k.work_id FOR NO KEY UPDATE OF k SKIP LOCKED) s
+  WHERE l.work_id = s.work_id AND l.exit_token IS DISTINCT FROM l.fencing_token AND l.expires_at > clock_timestamp()
+  RETURNING l.work_id, l.fencing_token, l.awaited_until
+)
+SELECT i.work_id,
+  l.work_id IS NULL OR l.exit_token IS NOT DISTINCT FROM l.fencing_token OR l.expires_at <= clock_timestamp(),
+  l.expires_at - clock_timestamp(), coalesce(m.awaited_until, l.awaited_until) - clock_timestamp(), {sequence}::oid
+FROM ids i LEFT JOIN {table} l USING (work_id)
+LEFT JOIN mark m ON m.work_id = i.work_id AND m.fencing_token = l.fencing_token`
+
+// probeSQL sends a notification to ourselves: $1 the channel, $2 what to hear.
+const probeSQL = `-- worklease: probe
+SELECT pg_notify($1::text, $2::text)`
+
+// heartbeatSQL asks a listening session for its subscription: $1 the channel.
+const heartbeatSQL = `-- worklease: heartbeat
+SELECT EXISTS (SELECT FROM pg_listening_channels() c WHERE c = $1::text)`
+
 // rightsSQL asks the catalog what the role may do: $1 the schema's name. It needs no
 // right itself. No row: no table; null: no sequence.
 const rightsSQL = `-- worklease: rights
@@ -330,14 +403,14 @@ WHERE n.nspname = $1::text AND t.relname = 'worklease_leases'`
 // statements are the texts for one schema.
 type statements struct {
 	acquire, checkpoint, renew, release, undo, forget, read string
-	fence, outcome                                          string
+	fence, outcome, renewMany, judgeMany, look              string
 }
 
 func newStatements(schema string) statements {
 	table := pgx.Identifier{schema, "worklease_leases"}.Sanitize()
 	sequence := pgx.Identifier{schema, "worklease_fencing_seq"}.Sanitize()
 	parts := strings.NewReplacer("{mine}", mine, "{notMine}", notMine, "{durable}", durable, "{crashes}", crashes,
-		"{silence}", silence)
+		"{silence}", silence, "{notify5}", notify("$5"), "{notify9}", notify("$9"))
 	names := strings.NewReplacer(
 		"{own}", own,
 		"{traceless}", traceless,
@@ -356,6 +429,9 @@ func newStatements(schema string) statements {
 		read:       fill(readSQL),
 		fence:      fill(fenceSQL),
 		outcome:    fill(outcomeSQL),
+		renewMany:  fill(renewManySQL),
+		judgeMany:  fill(judgeManySQL),
+		look:       fill(lookSQL),
 	}
 }
 

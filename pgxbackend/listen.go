@@ -1,0 +1,327 @@
+package pgxbackend
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/aetomala/worklease"
+	"github.com/aetomala/worklease/internal/backoff"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const (
+	// quietTime is how long the listener hears nothing before it asks whether it
+	// would; the answer has askBound. Together they bound how long a connection can be
+	// dead without a sign.
+	quietTime = 8 * time.Second
+	askBound  = 5 * time.Second
+
+	// deafPause is how long a session that hears nothing (a transaction pooler) is
+	// left alone before the next try.
+	deafPause = time.Minute
+
+	// healthyTime is how long a session must have lasted for its end to be the first
+	// failure in a row.
+	healthyTime = 30 * time.Second
+)
+
+var listenBackoff = backoff.Policy{Initial: 100 * time.Millisecond, Max: 20 * time.Second, Jitter: 0.5}
+
+// errDeaf: LISTEN succeeds and notifications do not arrive.
+var errDeaf = errors.New("notifications do not arrive, as through a transaction pooler: waiters poll; " +
+	"WithListenConnect with a direct connection mends it")
+
+// channelOf returns the channel of an installation: one for all its work IDs, since
+// the server wakes every listener of a database for every notification anyway. It is
+// short whatever the schema is called.
+func channelOf(schema string) string {
+	sum := sha256.Sum256([]byte(schema))
+	return "worklease_" + hex.EncodeToString(sum[:8])
+}
+
+// ears listens for the hub: one connection, outside of the application's pool, from
+// the first watcher on until nobody has waited for a while. It never waits for
+// anybody who waits, and sends no statement for them.
+type ears struct {
+	hub     *hub
+	connect func(ctx context.Context) (*pgx.Conn, error) // nil: poll only
+	channel string
+
+	// Guarded by hub.mu.
+	stop       context.CancelFunc // nil: not running
+	linger     *time.Timer
+	since      time.Time
+	reason     string
+	reconnects int
+	said       bool // that nothing is heard
+}
+
+func newEars(h *hub, o options) ears {
+	e := ears{hub: h, channel: channelOf(o.schema), connect: o.listen, reason: "nobody waits"}
+	switch {
+	case o.deaf:
+		e.connect, e.reason = nil, "WithoutListen"
+	case o.listen == nil:
+		e.connect = h.backend.connectToListen
+	}
+	return e
+}
+
+// connectToListen makes a connection of the pool's own configuration with its hooks.
+func (b *Backend) connectToListen(ctx context.Context) (*pgx.Conn, error) {
+	cfg := b.pool.Config()
+	name(cfg, "listen")
+	if cfg.BeforeConnect != nil {
+		if err := cfg.BeforeConnect(ctx, cfg.ConnConfig); err != nil {
+			return nil, err
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.AfterConnect != nil {
+		if err := cfg.AfterConnect(ctx, conn); err != nil {
+			hangUp(conn)
+			return nil, err
+		}
+	}
+	return conn, nil
+}
+
+// hangUp closes a connection for which no context is left.
+func hangUp(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), askBound)
+	defer cancel()
+	conn.Close(ctx)
+}
+
+func (e *ears) startLocked() {
+	if e.linger != nil {
+		e.linger.Stop()
+		e.linger = nil
+	}
+	if e.connect == nil || e.stop != nil {
+		return
+	}
+	ctx, stop := context.WithCancel(e.hub.ctx)
+	e.stop = stop
+	e.hub.wg.Go(func() { e.run(ctx) })
+}
+
+// emptyLocked is called when a work ID is watched by nobody any more.
+func (e *ears) emptyLocked() {
+	if e.stop == nil || len(e.hub.ids) > 0 {
+		return
+	}
+	if e.linger != nil {
+		e.linger.Stop()
+	}
+	e.linger = time.AfterFunc(lingerTime, func() {
+		e.hub.mu.Lock()
+		defer e.hub.mu.Unlock()
+		if len(e.hub.ids) == 0 {
+			e.closeLocked()
+		}
+	})
+}
+
+func (e *ears) closeLocked() {
+	if e.linger != nil {
+		e.linger.Stop()
+		e.linger = nil
+	}
+	if e.stop != nil {
+		e.stop()
+		e.stop = nil
+		e.turnLocked(false, "nobody waits")
+	}
+}
+
+// turnLocked notes whether notifications arrive.
+func (e *ears) turnLocked(hears bool, reason string) {
+	if hears != e.hub.hears || e.since.IsZero() {
+		e.since = time.Now()
+	}
+	e.reason = reason
+	e.hub.setHearsLocked(hears)
+}
+
+// run keeps a listening session going.
+func (e *ears) run(ctx context.Context) {
+	failures := 0
+	for {
+		began := time.Now()
+		err := e.session(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if failures++; time.Since(began) > healthyTime {
+			failures = 1
+		}
+		e.complain(ctx, err)
+		pause := listenBackoff.Wait(failures)
+		if errors.Is(err, errDeaf) {
+			pause = deafPause
+		}
+		sleep(ctx, pause)
+	}
+}
+
+// complain says once per outage that nothing is heard.
+func (e *ears) complain(ctx context.Context, err error) {
+	e.hub.mu.Lock()
+	defer e.hub.mu.Unlock()
+	if ctx.Err() != nil {
+		return
+	}
+	e.reconnects++
+	e.turnLocked(false, err.Error())
+	if !e.said {
+		e.said = true
+		e.hub.log.Warn("worklease: not hearing notifications, waiters poll", "error", err)
+	}
+}
+
+func (e *ears) heard(ctx context.Context) {
+	e.hub.mu.Lock()
+	defer e.hub.mu.Unlock()
+	if ctx.Err() != nil {
+		return
+	}
+	e.turnLocked(true, "")
+	if e.said {
+		e.said = false
+		e.hub.log.Info("worklease: hearing notifications again")
+	}
+}
+
+// session listens until something fails: LISTEN, prove that notifications arrive,
+// and only then look at everything that is watched.
+func (e *ears) session(ctx context.Context) error {
+	connectCtx, cancel := context.WithTimeout(ctx, 2*askBound)
+	conn, err := e.connect(connectCtx)
+	cancel()
+	if err != nil {
+		return fmt.Errorf("connect to listen: %w", err)
+	}
+	defer hangUp(conn)
+	if err := e.subscribe(ctx, conn); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	if err := e.prove(ctx, conn); err != nil {
+		return err
+	}
+	e.heard(ctx)
+	for {
+		n, err := waitForNotification(ctx, conn, quietTime)
+		switch {
+		case err != nil:
+			return err
+		case n != nil:
+			e.hub.notified(n.Payload)
+		default:
+			if err := e.ask(ctx, conn); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (e *ears) subscribe(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, askBound)
+	defer cancel()
+	_, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{e.channel}.Sanitize())
+	return err
+}
+
+// prove sends a notification through another connection and waits until it is heard.
+// Its payload is too long to be a work ID.
+func (e *ears) prove(ctx context.Context, conn *pgx.Conn) error {
+	probe := rand.Text() + strings.Repeat(".", worklease.MaxIDBytes)
+	if err := e.hub.backend.probe(ctx, e.channel, probe); err != nil {
+		return fmt.Errorf("probe: %w", err)
+	}
+	deadline := time.Now().Add(askBound)
+	for {
+		n, err := waitForNotification(ctx, conn, time.Until(deadline))
+		switch {
+		case err != nil:
+			return err
+		case n == nil:
+			return errDeaf
+		case n.Payload == probe:
+			return nil
+		}
+	}
+}
+
+func (b *Backend) probe(ctx context.Context, channel, payload string) error {
+	ctx, cancel := context.WithTimeout(ctx, askBound)
+	defer cancel()
+	conn, err := b.control.lane(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	_, err = conn.Exec(ctx, probeSQL, channel, payload)
+	return err
+}
+
+// waitForNotification returns nil without an error when d has passed.
+func waitForNotification(ctx context.Context, conn *pgx.Conn, d time.Duration) (*pgconn.Notification, error) {
+	quiet, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	n, err := conn.WaitForNotification(quiet)
+	if err != nil && ctx.Err() == nil && quiet.Err() != nil && !conn.IsClosed() {
+		return nil, nil
+	}
+	return n, err
+}
+
+// ask proves that the connection is alive and still subscribed.
+func (e *ears) ask(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, askBound)
+	defer cancel()
+	var subscribed bool
+	if err := conn.QueryRow(ctx, heartbeatSQL, e.channel).Scan(&subscribed); err != nil {
+		return fmt.Errorf("heartbeat: %w", err)
+	}
+	if !subscribed {
+		return errors.New("the subscription was lost")
+	}
+	return nil
+}
+
+// Stats is what a Backend can tell about its waiting.
+type Stats struct {
+	Listening  bool      // notifications arrive, and waiters sleep until one comes
+	Since      time.Time // of Listening as it is
+	Reason     string    // why not Listening
+	Reconnects int       // how often a listening session ended or failed
+	Watched    int       // work IDs that are waited for
+	Waiters    int       // calls that wait
+	Looks      int64     // statements that looked at watched work IDs
+}
+
+// Stats returns how the Backend waits at this moment.
+func (b *Backend) Stats() Stats {
+	h := b.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := Stats{
+		Listening: h.hears, Since: h.ears.since, Reason: h.ears.reason, Reconnects: h.ears.reconnects,
+		Watched: len(h.ids), Looks: h.looks,
+	}
+	for _, w := range h.ids {
+		s.Waiters += len(w.waiters)
+	}
+	return s
+}
