@@ -26,10 +26,6 @@ const (
 	// deafPause is how long a session that hears nothing (a transaction pooler) is
 	// left alone before the next try.
 	deafPause = time.Minute
-
-	// healthyTime is how long a session must have lasted for its end to be the first
-	// failure in a row.
-	healthyTime = 30 * time.Second
 )
 
 var listenBackoff = backoff.Policy{Initial: 100 * time.Millisecond, Max: 20 * time.Second, Jitter: 0.5}
@@ -158,13 +154,12 @@ func (e *ears) turnLocked(hears bool, reason string) {
 func (e *ears) run(ctx context.Context) {
 	failures := 0
 	for {
-		began := time.Now()
-		err := e.session(ctx)
+		proven, err := e.session(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if failures++; time.Since(began) > healthyTime {
-			failures = 1
+		if failures++; proven {
+			failures = 1 // what worked a moment ago is worth an early try
 		}
 		e.complain(ctx, err)
 		pause := listenBackoff.Wait(failures)
@@ -205,21 +200,25 @@ func (e *ears) heard(ctx context.Context) {
 
 // session listens until something fails: LISTEN, prove that notifications arrive,
 // and only then look at everything that is watched.
-func (e *ears) session(ctx context.Context) error {
+func (e *ears) session(ctx context.Context) (proven bool, err error) {
 	connectCtx, cancel := context.WithTimeout(ctx, 2*askBound)
 	conn, err := e.connect(connectCtx)
 	cancel()
 	if err != nil {
-		return fmt.Errorf("connect to listen: %w", err)
+		return false, fmt.Errorf("connect to listen: %w", err)
 	}
 	defer hangUp(conn)
 	if err := e.subscribe(ctx, conn); err != nil {
-		return fmt.Errorf("listen: %w", err)
+		return false, fmt.Errorf("listen: %w", err)
 	}
 	if err := e.prove(ctx, conn); err != nil {
-		return err
+		return false, err
 	}
 	e.heard(ctx)
+	return true, e.receive(ctx, conn)
+}
+
+func (e *ears) receive(ctx context.Context, conn *pgx.Conn) error {
 	for {
 		n, err := waitForNotification(ctx, conn, quietTime)
 		switch {
