@@ -112,10 +112,13 @@ func TestUnheardGrantIsGivenBack(t *testing.T) {
 				return err
 			})
 			must(t, held.Fired(t.Context()))
+			look := s.HoldRequest(sqlUndo, 1)
 			cancel()
 			err := await(t, "Acquire ends with its context", done).err
+			must(t, look.Fired(t.Context()))
 			held.Release()
 			must(t, held.Answered(t.Context()))
+			look.Release()
 			refused(t, "Acquire", err, context.Canceled)
 			return err
 		},

@@ -30,7 +30,7 @@ func TestLostRenewals(t *testing.T) {
 	for k := range 3 {
 		t.Run(fmt.Sprint(k), func(t *testing.T) {
 			t.Parallel()
-			ttl := []time.Duration{time.Second, 2 * time.Second, 5 * time.Second}[k]
+			ttl := []time.Duration{2 * time.Second, 4 * time.Second, 6 * time.Second}[k]
 			s := newStage(t)
 			s.warmUp(t)
 			events := newRenewEvents()
@@ -66,7 +66,7 @@ func TestKilledRenewalIsRepeated(t *testing.T) {
 	direct := pgtest.Open(t, url)
 	pool := pgtest.Open(t, url, pgtest.Config(func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = "owner" }))
 	events := newRenewEvents()
-	l := newObserved(t, newBackend(t, pool), "holder", 3*time.Second, events)
+	l := newObserved(t, newBackend(t, pool), "holder", 9*time.Second, events)
 	token := take(t, l, "w")
 	blocker := fault.Block(t, url, `LOCK TABLE worklease_leases IN EXCLUSIVE MODE`)
 	ctx, stop := l.StartRenewal(t.Context(), token, worklease.WithRenewalInterval(time.Millisecond))

@@ -151,9 +151,11 @@ func TestRacingAcquirersNeverInvert(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), rounds(500*time.Millisecond, 1500*time.Millisecond, 10*time.Second))
 	defer cancel()
 	var wg sync.WaitGroup
+	var granted atomic.Int64
+	enough := func() bool { return ctx.Err() != nil && granted.Load() > 100 }
 	for range 16 {
 		wg.Go(func() {
-			for ctx.Err() == nil {
+			for !enough() {
 				a := attempt(fmt.Sprint("w", rand.IntN(2)), "holder")
 				a.TTL = 3 * time.Millisecond
 				g, err := b.Acquire(t.Context(), a)
@@ -164,6 +166,7 @@ func TestRacingAcquirersNeverInvert(t *testing.T) {
 					}
 					continue
 				}
+				granted.Add(1)
 				c := worklease.Claim{WorkID: a.WorkID, HolderID: a.HolderID, FencingToken: g.FencingToken, Nonce: a.Nonce}
 				switch rand.IntN(4) {
 				case 0:
@@ -181,11 +184,7 @@ func TestRacingAcquirersNeverInvert(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if grants := checkGrants(t, pool); grants < 50 {
-		t.Errorf("only %d grants: this was no race", grants)
-	} else {
-		t.Logf("%d grants, 0 inversions", grants)
-	}
+	t.Logf("%d grants", checkGrants(t, pool))
 }
 
 // T1, S1: the row's token counts, whatever becomes of the sequence.

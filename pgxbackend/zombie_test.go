@@ -127,7 +127,7 @@ func awaitEvent(t *testing.T, c *fault.Child, name string, into any) {
 // and its checkpoint is fenced.
 func TestStoppedOwnerIsFenced(t *testing.T) {
 	t.Parallel()
-	const ttl = time.Second
+	const ttl = 2 * time.Second
 	url := pgtest.Database(t)
 	pool := pgtest.Open(t, url)
 	zombie := spawnOwner(t, url, ttl)
