@@ -84,7 +84,7 @@ func (c *census) size() int {
 // order, all of one name: each time all IDs are owned again within a TTL and a moment,
 // and never by two.
 func TestFleetConverges(t *testing.T) {
-	for seed := range uint64(4) {
+	for seed := range uint64(2) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { testFleet(t, rand.New(rand.NewPCG(seed, 0))) })
 		})
