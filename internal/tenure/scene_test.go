@@ -156,7 +156,7 @@ func (c *clock) jump(d time.Duration) { c.ahead.Add(int64(d)) }
 
 // backend is memory with faults in front. A fault that is nil is none.
 type backend struct {
-	*memory.Backend
+	worklease.Backend // memory, without its other powers: renewals come one by one
 	clock *clock
 
 	renewing, releasing, reading func(ctx context.Context, do func() error) error
