@@ -118,6 +118,11 @@ func (s *scene) lost(ctx context.Context, token worklease.Token) {
 
 // run runs a tenure in a goroutine of its own, for those that do not return.
 func (s *scene) run(work tenure.Work) (o tenure.Outcome, err error, panicked any) {
+	endless := time.AfterFunc(24*time.Hour, func() {
+		s.t.Error("the tenure does not end")
+		s.cancel(nil)
+	})
+	defer endless.Stop()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -157,7 +162,7 @@ func (c *clock) jump(d time.Duration) { c.ahead.Add(int64(d)) }
 // backend is memory with faults in front. A fault that is nil is none.
 type backend struct {
 	worklease.Backend // memory, without its other powers: renewals come one by one
-	clock *clock
+	clock             *clock
 
 	renewing, releasing, reading func(ctx context.Context, do func() error) error
 }
