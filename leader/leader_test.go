@@ -64,11 +64,13 @@ var outcomes = map[string]outcome{
 	"wind-down exceeded":                {"0s elected, 5s lost", 7 * time.Second},
 	"wind-down exceeded, by default":    {"0s elected, 31s lost", 32 * time.Second},
 
-	"retired before":         {"", backoff},
-	"prior fails":            {"", backoff},
-	"farewell fails":         {"0s elected", 6*time.Second + backoff},
-	"farewell fails, error":  {"0s elected", 6*time.Second + backoff},
-	"farewell fails, Retire": {"0s elected", 6*time.Second + backoff},
+	"retired before":                                {"", backoff},
+	"prior fails":                                   {"", backoff},
+	"acquisition fails for good":                    {"", backoff},
+	"error that tells of other work's lease":        {"0s elected", time.Second + backoff},
+	"farewell fails":                                {"0s elected", 6*time.Second + backoff},
+	"farewell fails, error":                         {"0s elected", 6*time.Second + backoff},
+	"farewell fails, Retire":                        {"0s elected", 6*time.Second + backoff},
 	"farewell hangs for longer than CleanupTimeout": {"0s elected", 3*time.Second + backoff},
 }
 

@@ -55,11 +55,13 @@ var outcomes = map[string]string{
 	"wind-down exceeded":                "0s acquired, 7s lost",
 	"wind-down exceeded, by default":    "0s acquired, 32s lost",
 
-	"retired before":         "0s retired",
-	"prior fails":            "0s backoff 45s",
-	"farewell fails":         "0s acquired, 6s backoff 45s",
-	"farewell fails, error":  "0s acquired, 6s backoff 45s",
-	"farewell fails, Retire": "0s acquired, 6s backoff 45s",
+	"retired before":                                "0s retired",
+	"prior fails":                                   "0s backoff 45s",
+	"acquisition fails for good":                    "0s backoff 45s",
+	"error that tells of other work's lease":        "0s acquired, 1s backoff 45s",
+	"farewell fails":                                "0s acquired, 6s backoff 45s",
+	"farewell fails, error":                         "0s acquired, 6s backoff 45s",
+	"farewell fails, Retire":                        "0s acquired, 6s backoff 45s",
 	"farewell hangs for longer than CleanupTimeout": "0s acquired, 3s backoff 45s",
 
 	"PermanentError":              "0s acquired, 1s dead",

@@ -2,6 +2,7 @@ package tenuretest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -221,6 +222,17 @@ var Endings = []Ending{
 	},
 
 	// The start and the farewell fail.
+	{
+		Name: "acquisition fails for good", Exit: worklease.ExitReleased, Errs: []error{worklease.ErrClosed},
+		SetUp: func(s *Scene) {
+			s.Backend.Acquiring = func(context.Context, func() error) error {
+				return &worklease.BackendError{Err: worklease.ErrClosed, NotApplied: true}
+			}
+		},
+	}, {
+		Name: "error that tells of other work's lease", Work: Returns(errors.Join(&worklease.RetiredError{}, &worklease.HeldError{})),
+		Exit: worklease.ExitAbandoned, Errs: []error{worklease.ErrLeaseRetired, worklease.ErrLeaseHeld},
+	},
 	{
 		Name: "retired before", Exit: worklease.ExitRetired, Errs: []error{worklease.ErrLeaseRetired},
 		SetUp: func(s *Scene) {
