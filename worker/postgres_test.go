@@ -347,7 +347,7 @@ func TestAcquireOnceReplyLost(t *testing.T) {
 	proxy := fault.NewProxy(t, url)
 	owner, rival := newProcess(t, proxy.URL(url), "owner", long), newProcess(t, url, "rival", long)
 	rival.leave(t, "work", "old")
-	proxy.Only("owner").SwallowReply(fault.Containing("worklease: acquire"), 1, fault.Reset)
+	proxy.SwallowReply(fault.Containing("worklease: acquire"), 1, fault.Reset)
 	r := newRunner(t, worker.RunnerConfig{Lease: owner.lease, WorkFn: func(context.Context, worklease.Token, []byte, bool) ([]byte, error) {
 		t.Error("the work was called")
 		return nil, nil
@@ -373,7 +373,7 @@ func TestFarewellIntoABlackHole(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var returned time.Time
 	r := newRunner(t, worker.RunnerConfig{Lease: owner.lease, CleanupTimeout: cleanup, WorkFn: func(context.Context, worklease.Token, []byte, bool) ([]byte, error) {
-		proxy.Only("owner").BlackHole()
+		proxy.BlackHole()
 		cancel()
 		returned = time.Now()
 		return []byte("new"), errWork
