@@ -27,6 +27,7 @@
 //	returns an error that Is worklease.Retire        retired        elected, relinquished   nil
 //	returns another error, ctx.Err() too             abandoned      elected                 that error
 //	returns, but the farewell fails                  nothing        elected                 joined with that error
+//	returns, and the farewell finds the lease lost   nothing        elected                 joined with worklease.ErrFenced
 //	is not called: ctx ended, or the prior failed    abandoned      none                    why
 //	is not called: ctx ended during OnElected        abandoned      elected                 why
 //	is not called: lost before OnElected             nothing        none                    the cause

@@ -64,7 +64,7 @@ func soak() bool { return os.Getenv("WORKLEASE_SOAK") == "1" }
 // playPool is a process with a Pool, until it is told to stop. It tells how many
 // goroutines it has when it is asked.
 func playPool(ctx context.Context) error {
-	s, err := newService(context.WithoutCancel(ctx), os.Getenv(envURL), os.Getenv(envName))
+	s, err := newService(context.WithoutCancel(ctx), os.Getenv(envURL), os.Getenv(envName), nil)
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ type service struct {
 	lease   worklease.Lease
 }
 
-func newService(ctx context.Context, url, name string) (*service, error) {
+func newService(ctx context.Context, url, name string, tracer pgx.QueryTracer) (*service, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, err
@@ -103,6 +103,7 @@ func newService(ctx context.Context, url, name string) (*service, error) {
 	config.ConnConfig.RuntimeParams["application_name"] = name
 	// An owner that is stopped in a transaction holds off the next one until that ends.
 	config.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "500"
+	config.ConnConfig.Tracer = tracer
 	s := &service{}
 	if s.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, err

@@ -24,7 +24,7 @@
 //	is not called: the prior failed                  abandoned     Backoff               again after BackoffInterval
 //	returns an error that is a PermanentError        abandoned     Dead                  ends
 //	returns an error that Is worklease.Retire        retired       Retired               ends
-//	has lost the lease                               nothing       Lost                  again after a short pause
+//	has lost the lease, or the farewell finds it so  nothing       Lost                  again after a short pause
 //	is stalled and returns while the lease lasts     abandoned     Lost                  again after a short pause
 //	is stalled and returns later                     nothing       Lost                  again after a short pause
 //	returns nil after ctx has ended                  released      Released              ends

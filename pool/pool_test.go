@@ -705,3 +705,39 @@ func TestState(t *testing.T) {
 		}
 	})
 }
+
+// S63: in a calm hour nothing is logged, and each acquisition has its one end.
+func TestCalmHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logged.take()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		var counts tally
+		p := newPool(t, newLease(t, memory.New(), "p"), pool.Config{Observer: &counts}, func(ctx context.Context, _ string, _ worklease.Token, _ []byte, _ bool) ([]byte, error) {
+			select {
+			case <-time.After(45 * time.Second):
+				return []byte("state"), nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}, names(8)...)
+		if err := p.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		if n := counts.acquired.Load(); n < 8*70 || n != counts.released.Load() || counts.others.Load() != 0 {
+			t.Errorf("%d acquired, %d released, %d others", n, counts.released.Load(), counts.others.Load())
+		}
+		if log := logged.take(); log != "" {
+			t.Errorf("logged %q", log)
+		}
+	})
+}
+
+type tally struct{ acquired, released, others atomic.Int32 }
+
+func (c *tally) OnSlotAcquired(context.Context, pool.SlotAcquiredEvent) { c.acquired.Add(1) }
+func (c *tally) OnSlotReleased(context.Context, pool.SlotReleasedEvent) { c.released.Add(1) }
+func (c *tally) OnSlotBackoff(context.Context, pool.SlotBackoffEvent)   { c.others.Add(1) }
+func (c *tally) OnSlotLost(context.Context, pool.SlotLostEvent)         { c.others.Add(1) }
+func (c *tally) OnSlotDead(context.Context, pool.SlotDeadEvent)         { c.others.Add(1) }
+func (c *tally) OnSlotRetired(context.Context, pool.SlotRetiredEvent)   { c.others.Add(1) }

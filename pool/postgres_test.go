@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aetomala/worklease"
 	"github.com/aetomala/worklease/internal/fault"
 	"github.com/aetomala/worklease/internal/pgserver"
 	"github.com/aetomala/worklease/internal/pgtest"
@@ -220,6 +221,102 @@ func (f *fleet) checkFlat() {
 	}
 }
 
+// P14: slots whose leases another process has cost what their looks cost, all together,
+// and are woken when it leaves.
+func TestIdleSlotsCostNothing(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t, pgtest.ForceDrop())
+	must(t, ledger.Create(t.Context(), pgtest.Open(t, url)))
+	renewed := &renewals{seen: make(chan struct{}, 1000)}
+	owner, err := newService(t.Context(), url, "owner", nil)
+	must(t, err)
+	defer owner.close()
+	lease, err := worklease.New(owner.backend, worklease.Config{TTL: processTTL, HolderID: "owner", Observer: renewed})
+	must(t, err)
+	ids := names(100)
+	var stops []func()
+	var tokens []worklease.Token
+	for _, id := range ids {
+		token, err := lease.Acquire(t.Context(), id)
+		must(t, err)
+		_, stop := lease.StartRenewal(t.Context(), token)
+		tokens, stops = append(tokens, token), append(stops, stop)
+	}
+
+	var sent fault.Tracer
+	idle, err := newService(t.Context(), url, "idle", &sent)
+	must(t, err)
+	defer idle.close()
+	p, err := idle.newPool(ids)
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := p.Run(ctx); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	defer running.Wait()
+	defer cancel()
+	asked := func() int { return sent.Count(fault.Containing("-- worklease: acquire")) }
+	eventually(t, func() bool { return asked() >= len(ids) && idle.backend.Stats().Listening })
+	renewed.await(t, 2*len(ids)) // a TTL, in which all settles
+	sent.Reset()
+	began := time.Now()
+	renewed.await(t, 6*len(ids)) // three TTLs
+	ttls := int(time.Since(began)/processTTL) + 1
+	n := len(sent.Statements())
+	t.Logf("%d statements in %d TTLs", n, ttls)
+	if n == 0 || n > 2*ttls {
+		t.Errorf("%d statements in %d TTLs: %q", n, ttls, sent.Statements())
+	}
+	if n := len(p.ActiveSlots()); n != 0 {
+		t.Errorf("%d slots are active", n)
+	}
+
+	for i, token := range tokens {
+		stops[i]()
+		must(t, lease.Release(t.Context(), token))
+	}
+	eventually(t, func() bool { return len(p.ActiveSlots()) == len(ids) })
+}
+
+// renewals tells of each that came through.
+type renewals struct {
+	worklease.NopObserver
+	seen chan struct{}
+}
+
+func (r *renewals) OnRenew(_ context.Context, e worklease.RenewEvent) {
+	if e.Err == nil {
+		select {
+		case r.seen <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (r *renewals) await(t *testing.T, n int) {
+	t.Helper()
+	for range n {
+		select {
+		case <-r.seen:
+		case <-time.After(fault.Patience):
+			t.Fatal("no renewals")
+		}
+	}
+}
+
+func eventually(t *testing.T, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(fault.Patience); !ok(); {
+		if time.Now().After(end) {
+			t.Fatal("it does not come")
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
 // S53, S54: the server crashes under two Pools; nobody is restarted, and all is worked on
 // again.
 func TestServerRestarts(t *testing.T) {
@@ -233,7 +330,7 @@ func TestServerRestarts(t *testing.T) {
 	var runs sync.WaitGroup
 	var pools []*pool.Pool
 	for i := range 2 {
-		s, err := newService(t.Context(), url, fmt.Sprint("pool ", i))
+		s, err := newService(t.Context(), url, fmt.Sprint("pool ", i), nil)
 		must(t, err)
 		p, err := s.newPool(ids)
 		must(t, err)
