@@ -240,7 +240,7 @@ func TestLostRepliesAreRepeated(t *testing.T) {
 			t.Errorf("%s, repeated: %v", what, err)
 		}
 	}
-	for i := range rounds(2, 8, 100) {
+	for i := range rounds(2, 6, 100) {
 		token := take(t, l, "w")
 		repeat("Renew", sqlRenew, func() error { return l.Renew(t.Context(), token) })
 		state := fmt.Sprint("state ", i)
@@ -270,7 +270,7 @@ func TestLostRepliesAreRepeated(t *testing.T) {
 func TestRepeatedStatementsAreDone(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	for i := range rounds(1, 3, 100) {
+	for i := range rounds(1, 2, 100) {
 		c, _ := grant(t, s.b, attempt("w", "holder"))
 		save := worklease.Save{State: []byte("state"), Number: 1, Hold: "h", TTL: time.Minute}
 		last := worklease.Farewell{Exit: worklease.ExitReleased, State: []byte("last"), Number: 2, Hold: "h"}
@@ -313,7 +313,7 @@ func TestReleaseRepeatedOneSuccessorOn(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	l, next := newLease(t, s.b, "holder"), newLease(t, newBackend(t, s.direct), "next")
-	for i := range rounds(6, 12, 100) {
+	for i := range rounds(6, 6, 100) {
 		exit := []worklease.Exit{worklease.ExitReleased, worklease.ExitAbandoned, worklease.ExitRetired}[i%3]
 		opts := []worklease.ReleaseOption{worklease.WithExit(exit)}
 		if i/3%2 == 0 {

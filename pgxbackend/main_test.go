@@ -2,6 +2,8 @@ package pgxbackend_test
 
 import (
 	"context"
+	"flag"
+	"strconv"
 	"testing"
 	"time"
 
@@ -15,7 +17,20 @@ import (
 
 func TestMain(m *testing.M) {
 	fault.RunRole(roles)
+	moreParallel(4)
 	goleak.VerifyTestMain(pgtest.Wrap(m))
+}
+
+// moreParallel runs more tests at a time than there are processors, unless the command
+// line says otherwise: they wait, for the server and for time to pass, more than they
+// compute.
+func moreParallel(n int) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if now, err := strconv.Atoi(flag.Lookup("test.parallel").Value.String()); !given && err == nil && now < n {
+		_ = flag.Set("test.parallel", strconv.Itoa(n))
+	}
 }
 
 // roles are what child processes of these tests play. Each file adds its own.

@@ -262,6 +262,9 @@ func TestTokensRiseInARestoredDump(t *testing.T) {
 			if token := take(t, l, "released"); token.FencingToken() <= uint64(last) {
 				t.Errorf("token %d after %d", token.FencingToken(), last)
 			}
+			if how != "by COPY" {
+				return // once is enough
+			}
 			conformance.Run(t, func(*testing.T) worklease.Backend { return b },
 				conformance.EndLease(func(t *testing.T, _ worklease.Backend, workID string) { endLease(t, pool, workID) }))
 		})

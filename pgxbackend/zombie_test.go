@@ -206,24 +206,18 @@ func TestCheckpointAndTakeoverBehindALock(t *testing.T) {
 		takeover := func() <-chan result[worklease.Token] {
 			return background(func() (worklease.Token, error) { return other.Acquire(t.Context(), "w") })
 		}
-		waiting := func(n int) {
-			eventually(t, "the statements wait for the row", func() bool {
-				return query[int](t, pool, `SELECT count(*) FROM pg_stat_activity
-					WHERE datname = current_database() AND wait_event_type = 'Lock'`) == n
-			})
-		}
 		var saved <-chan result[struct{}]
 		var taken <-chan result[worklease.Token]
 		if i%2 == 0 {
 			saved = save()
-			waiting(1)
+			awaitWaiting(t, pool, 1)
 			taken = takeover()
 		} else {
 			taken = takeover()
-			waiting(1)
+			awaitWaiting(t, pool, 1)
 			saved = save()
 		}
-		waiting(2)
+		awaitWaiting(t, pool, 2)
 		blocker.Release()
 		a, b := await(t, "Checkpoint returns", saved), await(t, "Acquire returns", taken)
 		switch {
