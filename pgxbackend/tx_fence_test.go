@@ -66,7 +66,7 @@ func TestFenceForTenTTLs(t *testing.T) {
 	}
 
 	// The owner leaves, and the transaction stays.
-	must(t, owner.Release(t.Context(), token))
+	must(t, leave(t, owner, token))
 	must(t, fault.AwaitBlocked(t.Context(), s.direct, acquiring))
 	select {
 	case r := <-taken:
@@ -96,7 +96,7 @@ func TestLeavingUnderAFence(t *testing.T) {
 		leave func(token worklease.Token) error
 		prior worklease.Exit
 	}{
-		"Release": {func(token worklease.Token) error { return s.lease.Release(t.Context(), token) }, worklease.ExitReleased},
+		"Release": {func(token worklease.Token) error { return leave(t, s.lease, token) }, worklease.ExitReleased},
 		"Forget":  {func(token worklease.Token) error { return s.lease.Forget(t.Context(), token) }, worklease.ExitNone},
 	} {
 		for _, end := range []string{"commit", "checkpoint", "fence again"} {

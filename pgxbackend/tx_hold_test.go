@@ -349,7 +349,7 @@ func TestLargePriorOutlivesAStep(t *testing.T) {
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			first := take(t, s.lease, name)
-			must(t, s.lease.Release(t.Context(), first, worklease.WithState(large)))
+			must(t, leave(t, s.lease, first, worklease.WithState(large)))
 			token := take(t, s.lease, name)
 			must(t, save(token))
 			s.did(t, name, "1", "1")
