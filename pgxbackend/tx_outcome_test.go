@@ -34,6 +34,16 @@ func (s *service) settled(t *testing.T, token worklease.Token, err, want error) 
 	}
 }
 
+// questions is how often a step has asked what became of a commit.
+func (s *service) questions() (n int) {
+	for _, sql := range s.Statements() {
+		if sqlOutcome(sql) {
+			n++
+		}
+	}
+	return n
+}
+
 // X3: the reply to the commit is lost; what came meanwhile?
 func TestLostCommit(t *testing.T) {
 	t.Parallel()
@@ -164,7 +174,7 @@ func TestCommitUnderWay(t *testing.T) {
 		"it dies and tells so": {want: errUndone},
 	} {
 		t.Run(name, func(t *testing.T) {
-			token := take(t, s.lease, name)
+			token, asked := take(t, s.lease, name), s.questions()
 			blocker := fault.Block(t, s.url, `SELECT pg_advisory_xact_lock(7)`)
 			done := backgroundErr(func() error { return s.b.Step(t.Context(), token, write(token, 1)) })
 			must(t, blocker.Await(t.Context()))
@@ -183,6 +193,9 @@ func TestCommitUnderWay(t *testing.T) {
 				t.Errorf("killed %d sessions, %v", n, err)
 			}
 			s.settled(t, token, await(t, "the step ends", done).err, test.want)
+			if s.questions() == asked {
+				t.Error("Step took the word of a session that died, and asked nobody")
+			}
 			blocker.Release()
 			if test.want == nil {
 				s.did(t, name, "1", "1")

@@ -270,10 +270,8 @@ func TestStepRollsBack(t *testing.T) {
 			s.stepsOn(t, token)
 		})
 	}
-	for _, sql := range s.Statements() {
-		if sqlOutcome(sql) {
-			t.Error("a step that was not committed for sure asked for its outcome")
-		}
+	if n := s.questions(); n != 0 {
+		t.Errorf("steps that certainly were not committed asked for their outcome %d times", n)
 	}
 }
 
