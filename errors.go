@@ -50,6 +50,8 @@ var (
 
 // Retire is no failure but an instruction, like [io/fs.SkipDir]: a work function
 // that returns it, or an error wrapping it, has its work ID retired.
+//
+//lint:ignore ST1012 it is no error, and reads as what it does
 var Retire = errors.New("retire this work")
 
 // HeldError says who holds the work and for how long yet. It Is [ErrLeaseHeld].

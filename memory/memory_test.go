@@ -162,7 +162,7 @@ func TestDefaultClock(t *testing.T) {
 		if _, _, err := try(b, "b", "2"); !errors.Is(err, worklease.ErrLeaseHeld) {
 			t.Errorf("a nanosecond before the expiry: %v", err)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if _, _, err := try(b, "b", "2"); err != nil {
 			t.Errorf("at the expiry: %v", err)
 		}

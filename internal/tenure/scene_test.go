@@ -117,7 +117,7 @@ func (s *scene) lost(ctx context.Context, token worklease.Token) {
 }
 
 // run runs a tenure in a goroutine of its own, for those that do not return.
-func (s *scene) run(work tenure.Work) (o tenure.Outcome, err error, panicked any) {
+func (s *scene) run(work tenure.Work) (o tenure.Outcome, panicked any, err error) {
 	endless := time.AfterFunc(24*time.Hour, func() {
 		s.t.Error("the tenure does not end")
 		s.cancel(nil)
@@ -139,7 +139,7 @@ func (s *scene) run(work tenure.Work) (o tenure.Outcome, err error, panicked any
 	}()
 	<-done
 	s.returned = s.at()
-	return o, err, panicked
+	return o, panicked, err
 }
 
 // goroutines returns the stacks of those in a bubble. There is one bubble at a time.

@@ -669,7 +669,7 @@ func (e ending) test(t *testing.T) {
 	}
 	before := len(goroutines())
 	var cause error
-	o, err, panicked := s.run(func(ctx context.Context, token worklease.Token, prior worklease.Prior) ([]byte, error) {
+	o, panicked, err := s.run(func(ctx context.Context, token worklease.Token, prior worklease.Prior) ([]byte, error) {
 		if string(prior.State) != gocmp.Or(e.old, "old") || !prior.CleanHandoff() || prior.HolderID != "rival" {
 			t.Errorf("the work was told %+v", prior)
 		}
@@ -782,7 +782,7 @@ func TestContexts(t *testing.T) {
 			return do()
 		}
 		var kept, child context.Context
-		_, err, _ := s.run(func(ctx context.Context, token worklease.Token, _ worklease.Prior) ([]byte, error) {
+		_, _, err := s.run(func(ctx context.Context, token worklease.Token, _ worklease.Prior) ([]byte, error) {
 			if d, _ := ctx.Deadline(); ctx.Value(key{}) != "value" || !d.Equal(deadline) {
 				t.Errorf("the work's context has value %v, deadline %v", ctx.Value(key{}), d)
 			}
@@ -816,7 +816,7 @@ func TestLeavesCallersContext(t *testing.T) {
 		s := newScene(t, "old", worklease.Config{})
 		caller := &counted{Context: s.ctx, done: make(chan struct{})}
 		s.ctx = caller
-		_, err, _ := s.run(func(context.Context, worklease.Token, worklease.Prior) ([]byte, error) {
+		_, _, err := s.run(func(context.Context, worklease.Token, worklease.Prior) ([]byte, error) {
 			if caller.registered.Load() == 0 {
 				t.Error("nothing follows the caller's context")
 			}
@@ -836,7 +836,7 @@ func TestLostWhileReturning(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newScene(t, "old", worklease.Config{})
 			s.backend.renewing = broken
-			o, err, _ := s.run(returnsAfter(ttl)(s))
+			o, _, err := s.run(returnsAfter(ttl)(s))
 			synctest.Wait()
 			lost := errors.Is(err, worklease.ErrLeaseWindowExhausted)
 			if o.Lost != lost || (len(s.lostAt) == 1) != lost || (o.Exit == released) == lost {
