@@ -52,7 +52,7 @@ const (
 	envName = "POOL_TEST_NAME"
 
 	ledger     = fault.Ledger("ledger")
-	processTTL = time.Second
+	processTTL = 2 * time.Second
 )
 
 // processIDs are the slots of each process.

@@ -626,21 +626,27 @@ func TestNilObserver(t *testing.T) {
 	}
 }
 
-// Intervals of any size.
+// Intervals of any size are no shorter than the longest.
 func TestHugeIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := memory.New()
+		b := &asks{Backend: memory.New()}
 		release := hold(t, b, []string{"held"})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		const huge = math.MaxInt64
-		calls := 0
-		p := newPool(t, newLease(t, b, "p"), pool.Config{IdleInterval: huge, RerunInterval: huge, BackoffInterval: huge}, func(_ context.Context, id string, _ worklease.Token, _ []byte, _ bool) ([]byte, error) {
-			calls++
-			return nil, tenuretest.ErrWork
-		}, "held", "free")
-		if err := p.Run(ctx); err != nil || calls != 1 {
-			t.Errorf("%d calls, %v", calls, err)
+		var calls tally
+		p := newPool(t, newLease(t, b, "p"), pool.Config{IdleInterval: huge, RerunInterval: huge, BackoffInterval: huge, Observer: &calls}, func(_ context.Context, id string, _ worklease.Token, _ []byte, _ bool) ([]byte, error) {
+			if id == "fails" {
+				return nil, tenuretest.ErrWork
+			}
+			return nil, nil
+		}, "held", "fails", "succeeds")
+		if err := p.Run(ctx); err != nil || calls.acquired.Load() != 2 {
+			t.Errorf("%d calls, %v", calls.acquired.Load(), err)
+		}
+		// Expiries that are nearer are waited for.
+		if n := len(b.times["held"]); n > int(time.Hour/(ttl/2))+2 {
+			t.Errorf("asked %d times in an hour", n)
 		}
 		release()
 	})
@@ -741,3 +747,26 @@ func (c *tally) OnSlotBackoff(context.Context, pool.SlotBackoffEvent)   { c.othe
 func (c *tally) OnSlotLost(context.Context, pool.SlotLostEvent)         { c.others.Add(1) }
 func (c *tally) OnSlotDead(context.Context, pool.SlotDeadEvent)         { c.others.Add(1) }
 func (c *tally) OnSlotRetired(context.Context, pool.SlotRetiredEvent)   { c.others.Add(1) }
+
+// A slot that waits for its next tenure leaves without a word.
+func TestCancelledWhileWaitingAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := memory.New()
+		ctx, cancel := context.WithCancel(t.Context())
+		var counts tally
+		p := newPool(t, newLease(t, b, "p"), pool.Config{Observer: &counts}, nothing, "id")
+		done := make(chan error)
+		go func() { done <- p.Run(ctx) }()
+		synctest.Wait()
+		release := hold(t, b, []string{"id"})
+		time.Sleep(time.Minute)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		release()
+		if counts.acquired.Load() != 1 || counts.released.Load() != 1 || counts.others.Load() != 0 {
+			t.Errorf("%d acquired, %d released, %d others", counts.acquired.Load(), counts.released.Load(), counts.others.Load())
+		}
+	})
+}

@@ -225,13 +225,14 @@ func (f *fleet) checkFlat() {
 // and are woken when it leaves.
 func TestIdleSlotsCostNothing(t *testing.T) {
 	t.Parallel()
+	const ownerTTL = time.Second
 	url := pgtest.Database(t, pgtest.ForceDrop())
 	must(t, ledger.Create(t.Context(), pgtest.Open(t, url)))
 	renewed := &renewals{seen: make(chan struct{}, 1000)}
 	owner, err := newService(t.Context(), url, "owner", nil)
 	must(t, err)
 	defer owner.close()
-	lease, err := worklease.New(owner.backend, worklease.Config{TTL: processTTL, HolderID: "owner", Observer: renewed})
+	lease, err := worklease.New(owner.backend, worklease.Config{TTL: ownerTTL, HolderID: "owner", Observer: renewed})
 	must(t, err)
 	ids := names(100)
 	var stops []func()
@@ -264,7 +265,7 @@ func TestIdleSlotsCostNothing(t *testing.T) {
 	sent.Reset()
 	began := time.Now()
 	renewed.await(t, 6*len(ids)) // three TTLs
-	ttls := int(time.Since(began)/processTTL) + 1
+	ttls := int(time.Since(began)/ownerTTL) + 1
 	n := len(sent.Statements())
 	t.Logf("%d statements in %d TTLs", n, ttls)
 	if n == 0 || n > 2*ttls {
