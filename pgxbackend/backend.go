@@ -68,6 +68,7 @@ type options struct {
 	listen func(ctx context.Context) (*pgx.Conn, error)
 	deaf   bool
 	log    *slog.Logger
+	pace   pace
 }
 
 // WithSchema names the schema that the tables are in; the default is public. The
@@ -97,7 +98,7 @@ func WithLogger(l *slog.Logger) Option {
 // New returns a Backend on pool, which stays the caller's to close. It does not
 // touch the database. Errors are about arguments and are [worklease.ErrInvalid].
 func New(pool *pgxpool.Pool, opts ...Option) (*Backend, error) {
-	o := options{schema: "public"}
+	o := options{schema: "public", pace: usualPace}
 	for _, opt := range opts {
 		if opt != nil {
 			opt(&o)
@@ -171,7 +172,7 @@ func (b *Backend) Acquire(ctx context.Context, a worklease.Attempt) (worklease.G
 	}
 	switch verdict {
 	case verdictDone, verdictOwn:
-		b.hub.found(seen, value(remaining))
+		b.hub.found(seen, value(token), value(remaining))
 		return worklease.Grant{
 			FencingToken: uint64(value(token)),
 			ExpiresAt:    value(at),
@@ -191,7 +192,7 @@ func (b *Backend) Acquire(ctx context.Context, a worklease.Attempt) (worklease.G
 			WorkID: a.WorkID, HolderID: value(holder), FencingToken: uint64(value(token)), RetiredAt: value(at).UTC(),
 		}
 	case verdictHeld:
-		b.hub.found(seen, value(remaining))
+		b.hub.found(seen, value(token), value(remaining))
 		return worklease.Grant{}, &worklease.HeldError{
 			WorkID: a.WorkID, HolderID: value(holder), FencingToken: uint64(value(token)), Remaining: max(value(remaining), 0),
 		}
@@ -235,7 +236,7 @@ func (a saveAnswer) extension() (worklease.Extension, error) {
 func (b *Backend) Renew(ctx context.Context, c worklease.Claim, ttl time.Duration) (worklease.Extension, error) {
 	var verdict string
 	var remaining *time.Duration
-	err := b.askOn(ctx, b.control.lane, &verdict, b.sql.renew, append(claimArgs(c), ttl), &remaining)
+	err := b.askOn(ctx, b.control.slow, &verdict, b.sql.renew, append(claimArgs(c), ttl), &remaining)
 	if err != nil {
 		return worklease.Extension{}, err
 	}
@@ -262,33 +263,43 @@ func (b *Backend) Forget(ctx context.Context, c worklease.Claim) error {
 	return b.free(ctx, b.sql.forget, claimArgs(c))
 }
 
-// noticeBound is how long a statement that frees a row may take while it also
+// noticeBound is how long a statement that frees a row may run while it also
 // notifies. The server's lock for notifications may be held up by a commit anywhere
 // in the cluster.
 const noticeBound = time.Second
 
 // free sends a statement that frees a row and notifies, and again without the notice
-// if that may be what failed: the work must be free in any case, and waiters find out
-// by themselves in time.
+// if that may be what failed: the work must be free in any case. The notice then
+// follows in a statement of its own, whose failure costs nobody but those who wait,
+// and them no more than a look.
 func (b *Backend) free(ctx context.Context, sql string, args []any, stored ...any) error {
-	send := func(ctx context.Context, channel string) error {
-		var verdict string
-		if err := b.askOn(ctx, b.control.lane, &verdict, sql, append(args, channel), stored...); err != nil {
-			return err
+	err := b.freeOnce(ctx, noticeTime(ctx), b.hub.ears.channel, sql, args, stored...)
+	if ctx.Err() == nil && (errors.Is(err, context.DeadlineExceeded) || noticeFailed(err)) {
+		if err = b.freeOnce(ctx, statementBound, "", sql, args, stored...); err == nil {
+			b.hub.noticeLater(args[0].(string))
 		}
-		var number int64
-		if len(stored) > 0 {
-			number = value(*stored[0].(**int64))
-		}
-		return verdictError(verdict, number)
-	}
-	noticeCtx, cancel := context.WithTimeout(ctx, noticeTime(ctx))
-	defer cancel()
-	err := send(noticeCtx, b.hub.ears.channel)
-	if ctx.Err() == nil && (noticeCtx.Err() != nil || noticeFailed(err)) {
-		err = send(ctx, "")
 	}
 	return err
+}
+
+func (b *Backend) freeOnce(ctx context.Context, bound time.Duration, channel, sql string, args []any, stored ...any) error {
+	ctx, cancel, conn, err := b.connect(ctx, b.control.slow)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	defer conn.Release()
+	ctx, cancelNotice := context.WithTimeout(ctx, bound)
+	defer cancelNotice()
+	var verdict string
+	if err := converse(ctx, conn, lostRace, &verdict, sql, append(args, channel), stored...); err != nil {
+		return err
+	}
+	var number int64
+	if len(stored) > 0 {
+		number = value(*stored[0].(**int64))
+	}
+	return verdictError(verdict, number)
 }
 
 // noticeTime leaves half of the time for a second try.

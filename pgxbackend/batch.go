@@ -3,9 +3,11 @@ package pgxbackend
 import (
 	"context"
 	"errors"
+	"iter"
 	"time"
 
 	"github.com/aetomala/worklease"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -15,7 +17,7 @@ var errRowLocked = errors.New("the row is locked by somebody else")
 // RenewBatch implements [worklease.BatchRenewer] in one statement, and a second one
 // for what the first did not confirm. It does not queue for the application's pool.
 func (b *Backend) RenewBatch(ctx context.Context, claims []worklease.Claim, ttl time.Duration) ([]worklease.Renewal, error) {
-	ctx, cancel, conn, err := b.connect(ctx, b.control.lane)
+	ctx, cancel, conn, err := b.connect(ctx, b.control.quick)
 	if err != nil {
 		return nil, err
 	}
@@ -25,76 +27,106 @@ func (b *Backend) RenewBatch(ctx context.Context, claims []worklease.Claim, ttl 
 	for i := range renewals {
 		renewals[i].Err = errRowLocked
 	}
-	if err := b.renewMany(ctx, conn, claims, ttl, renewals); err != nil {
-		return nil, err
+	for places := range rounds(claims) {
+		if err := b.renewMany(ctx, conn, claims, places, ttl, renewals); err != nil {
+			return nil, err
+		}
 	}
-	if err := b.judgeMany(ctx, conn, claims, renewals); err != nil {
-		return nil, err
-	}
+	b.judgeMany(ctx, conn, claims, renewals)
 	return renewals, nil
 }
 
-func (b *Backend) renewMany(ctx context.Context, conn *pgxpool.Conn, claims []worklease.Claim, ttl time.Duration, renewals []worklease.Renewal) error {
-	var place int
-	var remaining time.Duration
-	return b.many(ctx, conn, b.sql.renewMany, append(arrays(claims), ttl), []any{&place, &remaining}, func() {
-		renewals[place-1] = worklease.Renewal{Extension: worklease.Extension{Remaining: remaining}}
-	})
+// rounds yields the places of claims, so that no work ID comes twice in a round: one
+// statement changes a row once.
+func rounds(claims []worklease.Claim) iter.Seq[[]int] {
+	return func(yield func([]int) bool) {
+		rest := make([]int, len(claims))
+		for i := range rest {
+			rest[i] = i
+		}
+		for len(rest) > 0 {
+			seen := make(map[string]bool, len(rest))
+			var round, later []int
+			for _, i := range rest {
+				if id := claims[i].WorkID; seen[id] {
+					later = append(later, i)
+				} else {
+					seen[id] = true
+					round = append(round, i)
+				}
+			}
+			if !yield(round) {
+				return
+			}
+			rest = later
+		}
+	}
+}
+
+// renewMany renews the claims in places and records those that the answer confirms.
+func (b *Backend) renewMany(ctx context.Context, conn *pgxpool.Conn, claims []worklease.Claim, places []int, ttl time.Duration, renewals []worklease.Renewal) error {
+	type renewed struct {
+		Place     int
+		Remaining time.Duration
+	}
+	rows, err := many[renewed](ctx, conn, b.sql.renewMany, append(arrays(claims, places), ttl))
+	for _, r := range rows {
+		renewals[places[r.Place-1]] = worklease.Renewal{Extension: worklease.Extension{Remaining: r.Remaining}}
+	}
+	return err
 }
 
 // judgeMany asks what became of the leases that are not renewed yet.
-func (b *Backend) judgeMany(ctx context.Context, conn *pgxpool.Conn, claims []worklease.Claim, renewals []worklease.Renewal) error {
-	var open []worklease.Claim
-	var places []int
+func (b *Backend) judgeMany(ctx context.Context, conn *pgxpool.Conn, claims []worklease.Claim, renewals []worklease.Renewal) {
+	var open []int
 	for i, r := range renewals {
 		if r.Err != nil {
-			open = append(open, claims[i])
-			places = append(places, i)
+			open = append(open, i)
 		}
 	}
 	if len(open) == 0 {
-		return nil
+		return
 	}
-	var place int
-	var verdict string
-	return b.many(ctx, conn, b.sql.judgeMany, arrays(open), []any{&place, &verdict}, func() {
-		if verdict != verdictAgain {
-			renewals[places[place-1]].Err = verdictError(verdict, 0)
+	type judged struct {
+		Place   int
+		Verdict string
+	}
+	rows, err := many[judged](ctx, conn, b.sql.judgeMany, arrays(claims, open))
+	if err != nil {
+		for _, i := range open { // the others are renewed all the same
+			renewals[i].Err = err
 		}
-	})
+	}
+	for _, r := range rows {
+		if r.Verdict != verdictAgain {
+			renewals[open[r.Place-1]].Err = verdictError(r.Verdict, 0)
+		}
+	}
 }
 
-// many sends a statement and calls row after each row has been read into dest. It
-// sends it again when somebody else was quicker, as after a deadlock.
-func (b *Backend) many(ctx context.Context, conn *pgxpool.Conn, sql string, args, dest []any, row func()) error {
+// many sends a statement and returns its rows, all of them or none: what a statement
+// that failed has returned is not so. It sends it again when somebody else was
+// quicker.
+func many[T any](ctx context.Context, conn *pgxpool.Conn, sql string, args []any) ([]T, error) {
 	for round := 1; ; round++ {
-		rows, err := conn.Query(ctx, sql, args...)
+		rows, _ := conn.Query(ctx, sql, args...) // the error comes with the rows
+		found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[T])
 		if err == nil {
-			for rows.Next() && err == nil {
-				if err = rows.Scan(dest...); err == nil {
-					row()
-				}
-			}
-			rows.Close()
-			if err == nil {
-				err = rows.Err()
-			}
-		}
-		if err == nil {
-			return nil
+			return found, nil
 		}
 		if !lostRace(err) || round == maxRounds {
-			return classify(err)
+			return nil, classify(err)
 		}
 	}
 }
 
-// arrays are the parameters $1 to $4 of a statement about many claims.
-func arrays(claims []worklease.Claim) []any {
-	n := len(claims)
+// arrays are the parameters $1 to $4 of a statement about the claims in places.
+func arrays(claims []worklease.Claim, places []int) []any {
+	n := len(places)
 	ids, holders, nonces := make([]string, n), make([]string, n), make([]string, n)
 	tokens := make([]int64, n)
-	for i, c := range claims {
+	for i, place := range places {
+		c := claims[place]
 		ids[i], holders[i], tokens[i], nonces[i] = c.WorkID, c.HolderID, int64(c.FencingToken), c.Nonce
 	}
 	return []any{ids, holders, tokens, nonces}

@@ -10,47 +10,44 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// maxControlConns is how many connections a Backend opens beside the application's
-// pool and the listener, none of them before it is needed.
-const maxControlConns = 2
-
-// control is for renewals, releases and looks when the application's pool is busy: a
-// small pool of its own, made of the application's configuration with its hooks, so
-// that rotated passwords work.
+// control is for renewals, releases and looks when the application's pool is busy: two
+// connections of its own, none of them opened before it is needed, made of the
+// application's configuration with its hooks, so that rotated passwords work.
+//
+// One is for statements that wait for nobody: were they to queue behind releases that
+// wait for rows, two locked rows could cost every lease.
 type control struct {
 	app *pgxpool.Pool
 
-	mu     sync.Mutex
-	pool   *pgxpool.Pool
-	closed bool
+	mu             sync.Mutex
+	brief, patient *pgxpool.Pool
+	closed         bool
 }
 
-func (c *control) acquire(ctx context.Context) (*pgxpool.Conn, error) {
-	pool, err := c.open()
-	if err != nil {
-		return nil, err
-	}
-	return pool.Acquire(ctx)
-}
+// quick is the lane of statements that wait for no lock.
+func (c *control) quick(ctx context.Context) (*pgxpool.Conn, error) { return c.lane(ctx, &c.brief) }
 
-func (c *control) open() (*pgxpool.Pool, error) {
+// slow is the lane of statements that may have to wait for a row, or to notify.
+func (c *control) slow(ctx context.Context) (*pgxpool.Conn, error) { return c.lane(ctx, &c.patient) }
+
+// open returns one of the two, each a pool of one connection.
+func (c *control) open(own **pgxpool.Pool) (*pgxpool.Pool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, worklease.ErrClosed
 	}
-	if c.pool == nil {
+	if *own == nil {
 		cfg := c.app.Config()
-		cfg.MaxConns = maxControlConns
-		cfg.MinConns, cfg.MinIdleConns = 0, 0
+		cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = 1, 0, 0
 		name(cfg, "control")
 		pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 		if err != nil {
 			return nil, err
 		}
-		c.pool = pool
+		*own = pool
 	}
-	return c.pool, nil
+	return *own, nil
 }
 
 // name appends the role of our connections to the application's own name, by which
@@ -64,8 +61,10 @@ func (c *control) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	if c.pool != nil {
-		c.pool.Close()
+	for _, own := range []*pgxpool.Pool{c.brief, c.patient} {
+		if own != nil {
+			own.Close()
+		}
 	}
 }
 
@@ -75,9 +74,9 @@ const borrowTime = 20 * time.Millisecond
 
 // lane takes a connection for a statement that must not queue behind the
 // application's work: one of the application's pool while that has one to spare, else
-// one of our own. So releases run at full width, and a service whose pool is never
-// exhausted has no connections but those.
-func (c *control) lane(ctx context.Context) (*pgxpool.Conn, error) {
+// our own. So releases run at full width, and a service whose pool is never exhausted
+// has no connections but those.
+func (c *control) lane(ctx context.Context, own **pgxpool.Pool) (*pgxpool.Conn, error) {
 	if s := c.app.Stat(); s.AcquiredConns() < s.MaxConns() {
 		soon, cancel := context.WithTimeout(ctx, borrowTime)
 		conn, err := c.app.Acquire(soon)
@@ -86,5 +85,9 @@ func (c *control) lane(ctx context.Context) (*pgxpool.Conn, error) {
 			return conn, err
 		}
 	}
-	return c.acquire(ctx)
+	pool, err := c.open(own)
+	if err != nil {
+		return nil, err
+	}
+	return pool.Acquire(ctx)
 }

@@ -20,9 +20,6 @@ const (
 	// longer than what is sure to be left of it.
 	markPeriod = time.Minute
 
-	// safetyLook is the longest sleep while notifications are heard.
-	safetyLook = markPeriod / 2
-
 	// gatherTime is how long a new watcher waits for others to be looked at with.
 	gatherTime = 2 * time.Millisecond
 
@@ -31,10 +28,26 @@ const (
 
 	// lookBound is how long a look may take.
 	lookBound = 5 * time.Second
-
-	// lingerTime is how long the hub keeps its connection when nobody waits.
-	lingerTime = time.Minute
 )
+
+// pace is how long a hub takes over what tests do not wait for.
+type pace struct {
+	safety time.Duration // the longest sleep while notifications are heard
+	linger time.Duration // for how long the listening connection is kept when nobody waits
+
+	// quiet is how long the listener hears nothing before it asks whether it would; the
+	// answer has ask. Together they bound how long a connection can be dead without a
+	// sign.
+	quiet, ask time.Duration
+
+	// deaf is how long a session that hears nothing (a transaction pooler) is left
+	// alone before the next try.
+	deaf time.Duration
+}
+
+var usualPace = pace{
+	safety: markPeriod / 2, linger: time.Minute, quiet: 8 * time.Second, ask: 5 * time.Second, deaf: time.Minute,
+}
 
 var lookBackoff = backoff.Policy{Initial: 50 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.5}
 
@@ -54,6 +67,7 @@ var lookBackoff = backoff.Policy{Initial: 50 * time.Millisecond, Max: 5 * time.S
 type hub struct {
 	backend *Backend
 	log     *slog.Logger
+	pace    pace
 	ears    ears
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -66,6 +80,7 @@ type hub struct {
 	due     lookHeap
 	looking bool // the loop runs
 	hears   bool // notifications arrive
+	turns   int  // of hears: what was asked before one proves nothing after it
 	closed  bool
 	looks   int64
 }
@@ -78,7 +93,9 @@ type watched struct {
 	nudges   uint64    // counts what the first in line was told
 	nudged   bool      // and no verdict has come since the last
 	looked   time.Time // when the last look was sent
-	expiry   time.Time // of the lease, as last heard, by our clock
+	token    int64     // of the lease, as last heard
+	expiry   time.Time // of that lease, by our clock
+	learned  time.Time // when that was heard
 	marked   time.Time // until when the mark is sure to stand, by our clock
 	unmarked int       // looks in a row that did not confirm it
 
@@ -93,7 +110,7 @@ type waiter struct {
 }
 
 func newHub(b *Backend, o options) *hub {
-	h := &hub{backend: b, log: o.log, wake: make(chan struct{}, 1), ids: make(map[string]*watched)}
+	h := &hub{backend: b, log: o.log, pace: o.pace, wake: make(chan struct{}, 1), ids: make(map[string]*watched)}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.ears = newEars(h, o)
 	return h
@@ -105,7 +122,7 @@ func (b *Backend) Watch(workID string, poll time.Duration) (nudge <-chan struct{
 }
 
 func (h *hub) watch(id string, poll time.Duration) (<-chan struct{}, func()) {
-	me := &waiter{nudge: make(chan struct{}, 1), poll: poll}
+	me := &waiter{nudge: make(chan struct{}, 1), poll: max(poll, time.Millisecond)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -163,7 +180,7 @@ func (h *hub) nudgeLocked(w *watched) {
 	default:
 	}
 	// Its verdict plans the next look. This one is for a waiter that has none.
-	h.planLocked(w, time.Now().Add(safetyLook))
+	h.planLocked(w, time.Now().Add(h.pace.safety))
 }
 
 // notified takes in a notification: a hint that id has been freed.
@@ -197,9 +214,10 @@ func (h *hub) trying(id string) attempt {
 	return a
 }
 
-// found is called when the acquisition has found the work held, or has taken it, for
-// so long yet. It ends the turn, unless something has happened since it was sent.
-func (h *hub) found(a attempt, remaining time.Duration) {
+// found is called when the acquisition has found the work held under token, or has
+// taken it, for so long yet. It ends the turn, unless something has happened since it
+// was sent.
+func (h *hub) found(a attempt, token int64, remaining time.Duration) {
 	if !a.on {
 		return
 	}
@@ -210,8 +228,19 @@ func (h *hub) found(a attempt, remaining time.Duration) {
 		return
 	}
 	w.nudged = false
-	w.expiry = a.sent.Add(remaining)
+	w.learn(token, a.sent, a.sent.Add(remaining))
 	h.sleepLocked(w, time.Now())
+}
+
+// learn takes in what a statement that was sent at sent says of the lease. It returns
+// false if the answer was overtaken by news of a later owner, whose expiry is another.
+// Tokens tell, except that they may start anew when the row was deleted.
+func (w *watched) learn(token int64, sent, expiry time.Time) bool {
+	if token < w.token && !sent.After(w.learned) {
+		return false
+	}
+	w.token, w.expiry, w.learned = token, expiry, time.Now()
+	return true
 }
 
 // sleepLocked plans the next look at work that is held.
@@ -226,7 +255,7 @@ func (h *hub) sleepLocked(w *watched, now time.Time) {
 		poll -= rand.N(poll/10 + 1)
 		h.planLocked(w, earliest(now.Add(poll), expiry))
 	case now.Before(mark):
-		h.planLocked(w, earliest(expiry, mark, w.looked.Add(safetyLook)))
+		h.planLocked(w, earliest(expiry, mark, w.looked.Add(h.pace.safety)))
 	default:
 		h.planLocked(w, now.Add(gatherTime))
 	}
@@ -261,15 +290,18 @@ func (h *hub) rouse() {
 }
 
 // setHearsLocked switches between sleeping on marks and polling. When notifications
-// begin to arrive everything is looked at: until then anything may have happened.
+// begin to arrive everything is looked at: until then anything may have happened, and
+// a mark that was set before proves nothing.
 func (h *hub) setHearsLocked(hears bool) {
 	if h.hears == hears {
 		return
 	}
 	h.hears = hears
+	h.turns++
 	now := time.Now()
 	for _, w := range h.ids {
 		w.unmarked = 0
+		w.marked = time.Time{}
 		if !w.nudged {
 			h.planLocked(w, now)
 		}
@@ -286,7 +318,7 @@ func (h *hub) run() {
 		if !ok {
 			return
 		}
-		if len(batch) > 0 {
+		if len(batch.ids) > 0 {
 			if failures = h.look(batch, failures); failures == 0 {
 				continue
 			}
@@ -305,70 +337,87 @@ func (h *hub) run() {
 	}
 }
 
+// batch is what one statement looks at.
+type batch struct {
+	ids   []string
+	turns int // of hub.hears, when it was put together
+	sent  time.Time
+}
+
 // next returns what to look at now, or how long there is nothing. Work IDs that have
 // slept for more than half of their time come along: so all that are held with one
 // TTL soon travel together, twice per TTL.
-func (h *hub) next() (batch []string, pause time.Duration, ok bool) {
+func (h *hub) next() (b batch, pause time.Duration, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.ids) == 0 || h.closed {
 		h.looking = false
-		return nil, 0, false
+		return batch{}, 0, false
 	}
 	now := time.Now()
 	if pause := h.due[0].at.Sub(now); pause > 0 {
-		return nil, pause, true
+		return batch{}, pause, true
 	}
+	b.turns, b.sent = h.turns, now
 	var rest []string
 	for _, w := range h.due {
 		switch {
 		case !w.at.After(now):
-			batch = append(batch, w.id)
+			b.ids = append(b.ids, w.id)
 		case !w.nudged && w.at.Sub(now) <= now.Sub(w.since)+gatherTime:
 			rest = append(rest, w.id)
 		}
-		if len(batch) == lookBatch {
+		if len(b.ids) == lookBatch {
 			break
 		}
 	}
-	batch = append(batch, rest[:min(len(rest), lookBatch-len(batch))]...)
-	return batch, 0, true
+	b.ids = append(b.ids, rest[:min(len(rest), lookBatch-len(b.ids))]...)
+	return b, 0, true
 }
 
 // sight is what a look saw of one work ID.
 type sight struct {
-	free      bool
-	remaining *time.Duration
-	marked    *time.Duration
+	ID        string
+	Free      bool
+	Token     *int64
+	Remaining *time.Duration
+	Marked    *time.Duration
+	Sequence  *uint32
 }
 
 // look looks at a batch and returns the number of failures in a row.
-func (h *hub) look(batch []string, failures int) int {
-	sent := time.Now()
-	seen, err := h.backend.look(h.ctx, batch)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.looks++
+func (h *hub) look(b batch, failures int) int {
+	seen, err := h.backend.look(h.ctx, b.ids)
 	switch {
 	case err == nil:
-		for id, s := range seen {
-			if w, ok := h.ids[id]; ok {
-				h.sawLocked(w, s, sent)
-			}
-		}
+		h.saw(b, seen)
 		return 0
 	case h.ctx.Err() != nil:
 		return failures
-	case isPermanent(err):
+	case failures == 0:
+		h.log.Warn("worklease: cannot look at leases that are waited for; trying on", "error", err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.looks++
+	if isPermanent(err) {
 		// No waiting mends this: each waiter's own try says what it is.
 		for _, w := range h.ids {
 			h.nudgeAllLocked(w)
 		}
 	}
-	if failures == 0 {
-		h.log.Warn("worklease: cannot look at leases that are waited for; trying on", "error", err)
-	}
 	return failures + 1
+}
+
+func (h *hub) saw(b batch, seen map[string]sight) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.looks++
+	for id, s := range seen {
+		if w, ok := h.ids[id]; ok {
+			h.sawLocked(w, s, b)
+		}
+	}
 }
 
 func isPermanent(err error) bool {
@@ -386,56 +435,53 @@ func (h *hub) nudgeAllLocked(w *watched) {
 	h.nudgeLocked(w)
 }
 
-func (h *hub) sawLocked(w *watched, s sight, sent time.Time) {
-	w.looked = sent
-	if s.free {
+func (h *hub) sawLocked(w *watched, s sight, b batch) {
+	now := time.Now()
+	w.looked = b.sent
+	if !w.learn(value(s.Token), b.sent, b.sent.Add(value(s.Remaining))) {
+		return // what overtook this has planned the next look
+	}
+	if s.Free {
 		h.nudgeLocked(w)
 		return
 	}
-	w.expiry = sent.Add(value(s.remaining))
-	if s.marked != nil && *s.marked > 0 {
-		w.marked = sent.Add(*s.marked)
+	// What was freed between the look and LISTEN has notified nobody.
+	proves := h.hears && b.turns == h.turns
+	if proves && s.Marked != nil && *s.Marked > 0 {
+		w.marked = b.sent.Add(*s.Marked)
 	}
-	if w.nudged {
-		h.planLocked(w, time.Now().Add(safetyLook))
-		return
-	}
+	switch {
+	case w.nudged:
+		h.planLocked(w, now.Add(h.pace.safety))
+	case h.hears && !proves:
+		h.planLocked(w, now)
 	// Half the period is what a look leaves at the least where it could mark.
-	if h.hears && value(s.marked) < markPeriod/2-time.Second {
+	case h.hears && value(s.Marked) < markPeriod/2-time.Second:
 		w.unmarked++
 		w.marked = time.Time{}
-		h.planLocked(w, time.Now().Add(min(time.Millisecond<<min(w.unmarked, 6), 50*time.Millisecond)))
-		return
+		h.planLocked(w, now.Add(min(time.Millisecond<<min(w.unmarked, 6), 50*time.Millisecond)))
+	default:
+		w.unmarked = 0
+		h.sleepLocked(w, now)
 	}
-	w.unmarked = 0
-	h.sleepLocked(w, time.Now())
 }
 
 // look asks the database about many work IDs and marks those that are held.
 func (b *Backend) look(ctx context.Context, ids []string) (map[string]sight, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookBound)
 	defer cancel()
-	conn, err := b.control.lane(ctx)
+	conn, err := b.control.quick(ctx)
 	if err != nil {
 		return nil, notSent(err)
 	}
 	defer conn.Release()
-	rows, err := conn.Query(ctx, b.sql.look, ids, markPeriod)
+	rows, err := many[sight](ctx, conn, b.sql.look, []any{ids, markPeriod})
 	if err != nil {
-		return nil, classify(err)
+		return nil, err
 	}
-	defer rows.Close()
-	seen := make(map[string]sight, len(ids))
-	for rows.Next() {
-		var id string
-		var s sight
-		if err := rows.Scan(&id, &s.free, &s.remaining, &s.marked, nil); err != nil {
-			return nil, err
-		}
-		seen[id] = s
-	}
-	if err := rows.Err(); err != nil {
-		return nil, classify(err)
+	seen := make(map[string]sight, len(rows))
+	for _, s := range rows {
+		seen[s.ID] = s
 	}
 	return seen, nil
 }

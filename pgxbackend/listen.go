@@ -16,18 +16,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-const (
-	// quietTime is how long the listener hears nothing before it asks whether it
-	// would; the answer has askBound. Together they bound how long a connection can be
-	// dead without a sign.
-	quietTime = 8 * time.Second
-	askBound  = 5 * time.Second
-
-	// deafPause is how long a session that hears nothing (a transaction pooler) is
-	// left alone before the next try.
-	deafPause = time.Minute
-)
-
 var listenBackoff = backoff.Policy{Initial: 100 * time.Millisecond, Max: 20 * time.Second, Jitter: 0.5}
 
 // errDeaf: LISTEN succeeds and notifications do not arrive.
@@ -74,6 +62,9 @@ func newEars(h *hub, o options) ears {
 func (b *Backend) connectToListen(ctx context.Context) (*pgx.Conn, error) {
 	cfg := b.pool.Config()
 	name(cfg, "listen")
+	// The application's own listening is none of this connection's business, and
+	// would keep ours from being heard.
+	cfg.ConnConfig.OnNotification = nil
 	if cfg.BeforeConnect != nil {
 		if err := cfg.BeforeConnect(ctx, cfg.ConnConfig); err != nil {
 			return nil, err
@@ -92,9 +83,12 @@ func (b *Backend) connectToListen(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
+// hangUpTime is how long a goodbye may take.
+const hangUpTime = 5 * time.Second
+
 // hangUp closes a connection for which no context is left.
 func hangUp(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), askBound)
+	ctx, cancel := context.WithTimeout(context.Background(), hangUpTime)
 	defer cancel()
 	conn.Close(ctx)
 }
@@ -120,7 +114,7 @@ func (e *ears) emptyLocked() {
 	if e.linger != nil {
 		e.linger.Stop()
 	}
-	e.linger = time.AfterFunc(lingerTime, func() {
+	e.linger = time.AfterFunc(e.hub.pace.linger, func() {
 		e.hub.mu.Lock()
 		defer e.hub.mu.Unlock()
 		if len(e.hub.ids) == 0 {
@@ -164,7 +158,7 @@ func (e *ears) run(ctx context.Context) {
 		e.complain(ctx, err)
 		pause := listenBackoff.Wait(failures)
 		if errors.Is(err, errDeaf) {
-			pause = deafPause
+			pause = e.hub.pace.deaf
 		}
 		sleep(ctx, pause)
 	}
@@ -172,38 +166,42 @@ func (e *ears) run(ctx context.Context) {
 
 // complain says once per outage that nothing is heard.
 func (e *ears) complain(ctx context.Context, err error) {
-	e.hub.mu.Lock()
-	defer e.hub.mu.Unlock()
-	if ctx.Err() != nil {
-		return
-	}
-	e.reconnects++
-	e.turnLocked(false, err.Error())
-	if !e.said {
-		e.said = true
+	if e.note(ctx, false, err.Error()) {
 		e.hub.log.Warn("worklease: not hearing notifications, waiters poll", "error", err)
 	}
 }
 
 func (e *ears) heard(ctx context.Context) {
+	if e.note(ctx, true, "") {
+		e.hub.log.Info("worklease: hearing notifications again")
+	}
+}
+
+// note takes in whether notifications arrive, and returns whether that is to be said.
+func (e *ears) note(ctx context.Context, hears bool, reason string) bool {
 	e.hub.mu.Lock()
 	defer e.hub.mu.Unlock()
 	if ctx.Err() != nil {
-		return
+		return false
 	}
-	e.turnLocked(true, "")
-	if e.said {
-		e.said = false
-		e.hub.log.Info("worklease: hearing notifications again")
+	if !hears {
+		e.reconnects++
 	}
+	e.turnLocked(hears, reason)
+	news := e.said == hears
+	e.said = !hears
+	return news
 }
 
 // session listens until something fails: LISTEN, prove that notifications arrive,
 // and only then look at everything that is watched.
 func (e *ears) session(ctx context.Context) (proven bool, err error) {
-	connectCtx, cancel := context.WithTimeout(ctx, 2*askBound)
+	connectCtx, cancel := context.WithTimeout(ctx, 2*e.hub.pace.ask)
 	conn, err := e.connect(connectCtx)
 	cancel()
+	if err == nil && conn == nil {
+		err = errors.New("there is no connection")
+	}
 	if err != nil {
 		return false, fmt.Errorf("connect to listen: %w", err)
 	}
@@ -220,7 +218,7 @@ func (e *ears) session(ctx context.Context) (proven bool, err error) {
 
 func (e *ears) receive(ctx context.Context, conn *pgx.Conn) error {
 	for {
-		n, err := waitForNotification(ctx, conn, quietTime)
+		n, err := waitForNotification(ctx, conn, e.hub.pace.quiet)
 		switch {
 		case err != nil:
 			return err
@@ -235,7 +233,7 @@ func (e *ears) receive(ctx context.Context, conn *pgx.Conn) error {
 }
 
 func (e *ears) subscribe(ctx context.Context, conn *pgx.Conn) error {
-	ctx, cancel := context.WithTimeout(ctx, askBound)
+	ctx, cancel := context.WithTimeout(ctx, e.hub.pace.ask)
 	defer cancel()
 	_, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{e.channel}.Sanitize())
 	return err
@@ -245,10 +243,10 @@ func (e *ears) subscribe(ctx context.Context, conn *pgx.Conn) error {
 // Its payload is too long to be a work ID.
 func (e *ears) prove(ctx context.Context, conn *pgx.Conn) error {
 	probe := rand.Text() + strings.Repeat(".", worklease.MaxIDBytes)
-	if err := e.hub.backend.probe(ctx, e.channel, probe); err != nil {
+	if err := e.hub.backend.notify(ctx, e.channel, probe); err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}
-	deadline := time.Now().Add(askBound)
+	deadline := time.Now().Add(e.hub.pace.ask)
 	for {
 		n, err := waitForNotification(ctx, conn, time.Until(deadline))
 		switch {
@@ -262,16 +260,32 @@ func (e *ears) prove(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-func (b *Backend) probe(ctx context.Context, channel, payload string) error {
-	ctx, cancel := context.WithTimeout(ctx, askBound)
+// notify sends a notification in a statement of its own.
+func (b *Backend) notify(ctx context.Context, channel, payload string) error {
+	ctx, cancel := context.WithTimeout(ctx, b.hub.pace.ask)
 	defer cancel()
-	conn, err := b.control.lane(ctx)
+	conn, err := b.control.slow(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
-	_, err = conn.Exec(ctx, probeSQL, channel, payload)
+	_, err = conn.Exec(ctx, notifySQL, channel, payload)
 	return err
+}
+
+// noticeLater sends the notice that could not go out with the statement that freed a
+// row.
+func (h *hub) noticeLater(id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return
+	}
+	h.wg.Go(func() {
+		if err := h.backend.notify(h.ctx, h.ears.channel, id); err != nil {
+			h.log.Warn("worklease: work was freed without a notice; who waits looks for it", "workID", id, "error", err)
+		}
+	})
 }
 
 // waitForNotification returns nil without an error when d has passed.
@@ -287,7 +301,7 @@ func waitForNotification(ctx context.Context, conn *pgx.Conn, d time.Duration) (
 
 // ask proves that the connection is alive and still subscribed.
 func (e *ears) ask(ctx context.Context, conn *pgx.Conn) error {
-	ctx, cancel := context.WithTimeout(ctx, askBound)
+	ctx, cancel := context.WithTimeout(ctx, e.hub.pace.ask)
 	defer cancel()
 	var subscribed bool
 	if err := conn.QueryRow(ctx, heartbeatSQL, e.channel).Scan(&subscribed); err != nil {

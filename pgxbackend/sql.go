@@ -28,9 +28,8 @@ import (
 // parameters $1 to $4 of a fenced statement are work ID, holder ID, token, nonce;
 // an empty nonce is that of a resumed token and matches any.
 
-// Exits as they are stored. The first four are worklease.Exit; undone is a row
-// whose last acquisition left no trace: its prior is what the next owner is told.
-const exitUndone = 5
+// Exits are stored as worklease.Exit counts them; 4 is retired. 5 is an undone row: its
+// last acquisition left no trace, and its prior is what the next owner is told.
 
 // Verdicts.
 const (
@@ -377,12 +376,12 @@ WITH ids AS (
 )
 SELECT i.work_id,
   l.work_id IS NULL OR l.exit_token IS NOT DISTINCT FROM l.fencing_token OR l.expires_at <= clock_timestamp(),
-  l.expires_at - clock_timestamp(), coalesce(m.awaited_until, l.awaited_until) - clock_timestamp(), {sequence}::oid
+  l.fencing_token, l.expires_at - clock_timestamp(), coalesce(m.awaited_until, l.awaited_until) - clock_timestamp(), {sequence}::oid
 FROM ids i LEFT JOIN {table} l USING (work_id)
 LEFT JOIN mark m ON m.work_id = i.work_id AND m.fencing_token = l.fencing_token`
 
-// probeSQL sends a notification to ourselves: $1 the channel, $2 what to hear.
-const probeSQL = `-- worklease: probe
+// notifySQL sends a notification: $1 the channel, $2 the payload.
+const notifySQL = `-- worklease: notify
 SELECT pg_notify($1::text, $2::text)`
 
 // heartbeatSQL asks a listening session for its subscription: $1 the channel.
