@@ -51,7 +51,6 @@ type wrapped struct{ worklease.Lease }
 
 var configErrors = []error{
 	pool.ErrNilLease, pool.ErrNilWorkFn, pool.ErrEmptyWorkIDs, pool.ErrInvalidWorkID, pool.ErrDuplicateWorkID,
-	pool.ErrWithWaitForLeaseProhibited,
 }
 
 // All that is wrong is said together.
@@ -73,9 +72,9 @@ func TestNew(t *testing.T) {
 		{"no IDs", lease, pool.Config{WorkIDs: []string{}}, nothing, []error{pool.ErrEmptyWorkIDs}},
 		{"empty ID", lease, pool.Config{WorkIDs: []string{"a", ""}}, nothing, []error{pool.ErrInvalidWorkID}},
 		{"twice", lease, pool.Config{WorkIDs: []string{"a", "b", "a"}}, nothing, []error{pool.ErrDuplicateWorkID}},
-		{"waits", lease, pool.Config{WorkIDs: []string{"a"}, AcquireOptions: waits}, nothing, []error{pool.ErrWithWaitForLeaseProhibited}},
+		{"waits, as it would anyway", lease, pool.Config{WorkIDs: []string{"a"}, AcquireOptions: waits}, nothing, nil},
 		{"all but empty", nil, pool.Config{WorkIDs: []string{"a", "a", "\xff"}, AcquireOptions: waits}, nil, []error{
-			pool.ErrNilLease, pool.ErrNilWorkFn, pool.ErrInvalidWorkID, pool.ErrDuplicateWorkID, pool.ErrWithWaitForLeaseProhibited}},
+			pool.ErrNilLease, pool.ErrNilWorkFn, pool.ErrInvalidWorkID, pool.ErrDuplicateWorkID}},
 		{"nothing", nil, pool.Config{}, nil, []error{pool.ErrNilLease, pool.ErrNilWorkFn, pool.ErrEmptyWorkIDs}},
 	} {
 		p, err := pool.New(c.lease, c.cfg, c.fn)
