@@ -42,7 +42,8 @@ func (b *Backend) CheckpointTx(ctx context.Context, tx Querier, token worklease.
 // FenceTx proves the token and holds off any successor until the transaction ends:
 // an Acquire waits for it. Renewals, checkpoints and the release of this token pass
 // meanwhile, so that it may be the first statement of a long transaction. A lapsed
-// lease that nobody took passes too.
+// lease that nobody took passes too. How long a silent client may hold the transaction
+// open is the caller's to bound (idle_in_transaction_session_timeout).
 //
 // On an error roll back: [worklease.ErrFenced] once another token exists,
 // [worklease.ErrLeaseExpired] once this one was released or forgotten. A Release or
@@ -219,6 +220,11 @@ const commitBound = 10 * time.Second
 // began, or half its TTL if that was less; sooner if the session's own
 // idle_in_transaction_session_timeout is shorter. So fn must not leave the
 // transaction idle for longer than that, however well the lease is renewed.
+//
+// A client that falls silent inside a statement is not cut off: in a COPY that it
+// does not go on feeding, or a large result that it does not go on reading, the
+// server waits for as long as the connection lasts, and so does a successor. Insert
+// with a statement, such as INSERT … SELECT FROM unnest, rather than with COPY.
 //
 // A committed Step counts as a Checkpoint: for the observer, for
 // [worklease.WithProgressDeadline], and it moves the window.
