@@ -1,0 +1,482 @@
+package pgxbackend
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// world is one work ID in a model of the database, the statements that are under way,
+// and a real hub without its goroutines: every decision is the code's own. Two wait
+// for the work in this process. Its owner has a long lease and releases it; somebody
+// elsewhere may be quicker, with a short one, and releases it or crashes. Nothing may be lost on the
+// way: whenever the work is free, someone is nudged or is about to look.
+//
+// The safety look is out of reach.
+type world struct {
+	h    *hub
+	w    *watched
+	then time.Time // when this state was left
+	mutant
+
+	// The row, as committed, and whether the release has it locked.
+	token     int64
+	held      bool
+	locked    bool
+	expiresAt time.Time
+	awaited   time.Time
+	freeSince time.Time
+
+	release, elsewhere, listener, look, try progress
+	refreshed, slept, left                  bool
+	looks                                   int
+
+	other      int64 // the token of who acquired elsewhere
+	notify     bool  // the release found a mark
+	listening  bool  // the server would deliver
+	notices    int   // on their way
+	batch      batch
+	snapshot   snapshot
+	marked     bool // by this look
+	attempt    attempt
+	trier      *waiter
+	found, won bool
+	foundToken int64
+	remaining  time.Duration
+}
+
+// mutant is a fault that the exploration must find.
+type mutant struct{ markIgnored, noLookAfterReconnect, turnKept bool }
+
+type progress int
+
+type snapshot struct {
+	free      bool
+	token     int64
+	remaining time.Duration
+	awaited   time.Time
+}
+
+const (
+	modelTTL = time.Second
+	maxLooks = 4
+)
+
+func newWorld(m mutant) *world {
+	p := usualPace
+	p.safety = 1000 * time.Hour
+	h := newHub(nil, options{log: slog.New(slog.DiscardHandler), deaf: true, pace: p})
+	h.looking, h.hears = true, true
+	x := &world{h: h, mutant: m, token: 1, held: true, expiresAt: time.Now().Add(time.Hour), listening: true}
+	h.watch("w", 2*time.Second)
+	h.watch("w", 2*time.Second)
+	x.w = h.ids["w"]
+	x.then = time.Now()
+	return x
+}
+
+// steps are what may happen next, in any order. Each returns whether it can.
+var steps = []struct {
+	name string
+	do   func(*world) bool
+}{
+	{"release locks", func(x *world) bool {
+		if x.release != 0 {
+			return false
+		}
+		x.release, x.locked, x.notify = 1, true, x.awaited.After(time.Now())
+		return true
+	}},
+	{"release commits", func(x *world) bool {
+		if x.release != 1 {
+			return false
+		}
+		x.release, x.locked, x.held, x.freeSince = 2, false, false, time.Now()
+		if x.notify && x.listening {
+			x.notices++
+		}
+		return true
+	}},
+	{"notice arrives", func(x *world) bool {
+		if x.notices == 0 {
+			return false
+		}
+		x.notices--
+		x.h.notified("w")
+		return true
+	}},
+	{"acquired elsewhere", func(x *world) bool {
+		if x.elsewhere != 0 || x.held || x.locked {
+			return false
+		}
+		x.grant()
+		x.elsewhere, x.other = 1, x.token
+		return true
+	}},
+	{"released elsewhere", func(x *world) bool {
+		if x.elsewhere != 1 || x.token != x.other {
+			return false
+		}
+		x.elsewhere, x.held, x.freeSince = 2, false, time.Now()
+		if x.awaited.After(time.Now()) && x.listening {
+			x.notices++
+		}
+		return true
+	}},
+	{"look leaves", func(x *world) bool {
+		if x.look != 0 || x.looks >= maxLooks {
+			return false
+		}
+		return x.leaveLook(100 * time.Millisecond)
+	}},
+	{"look reads", func(x *world) bool {
+		if x.look != 1 {
+			return false
+		}
+		x.look = 2
+		x.snapshot = snapshot{free: x.free(), token: x.token, remaining: time.Until(x.expiresAt), awaited: x.awaited}
+		return true
+	}},
+	{"look marks", func(x *world) bool {
+		if x.look != 2 {
+			return false
+		}
+		x.look = 3
+		now := time.Now()
+		// SKIP LOCKED; the guard is tested on the newest row, the answer joined by token.
+		if !x.locked && !x.free() && x.awaited.Before(now.Add(markPeriod/2)) {
+			x.awaited = now.Add(markPeriod)
+			if x.token == x.snapshot.token {
+				x.snapshot.awaited = x.awaited
+			}
+		}
+		return true
+	}},
+	{"look answers", func(x *world) bool {
+		if x.look != 3 {
+			return false
+		}
+		x.look = 0
+		s := sight{Free: x.snapshot.free, Token: &x.snapshot.token, Remaining: &x.snapshot.remaining}
+		if !x.snapshot.awaited.IsZero() {
+			marked := time.Until(x.snapshot.awaited)
+			s.Marked = &marked
+		}
+		if x.markIgnored {
+			marked := markPeriod
+			s.Marked = &marked
+		}
+		x.h.saw(x.batch, map[string]sight{"w": s})
+		return true
+	}},
+	{"a waiter tries", func(x *world) bool {
+		if x.try != 0 {
+			return false
+		}
+		for _, one := range x.w.waiters {
+			if len(one.nudge) > 0 {
+				<-one.nudge
+				x.try, x.trier, x.attempt = 1, one, x.h.trying("w")
+				return true
+			}
+		}
+		return false
+	}},
+	{"its try is judged", func(x *world) bool {
+		if x.try != 1 || x.free() && x.locked {
+			return false
+		}
+		x.try = 2
+		if x.won = x.free(); x.won {
+			x.grant()
+		}
+		x.foundToken, x.remaining = x.token, time.Until(x.expiresAt)
+		return true
+	}},
+	{"its try is answered", func(x *world) bool {
+		if x.try != 2 {
+			return false
+		}
+		x.try = 0
+		x.h.found(x.attempt, x.foundToken, x.remaining)
+		if x.won {
+			x.leave(x.trier)
+		}
+		return true
+	}},
+	{"the first in line leaves", func(x *world) bool {
+		if x.left || len(x.w.waiters) < 2 || x.try != 0 {
+			return false
+		}
+		x.left = true
+		x.leave(x.w.waiters[0])
+		return true
+	}},
+	{"the listener breaks", func(x *world) bool {
+		if x.listener != 0 {
+			return false
+		}
+		x.listener, x.listening, x.notices = 1, false, 0
+		return true
+	}},
+	{"the break is noticed", func(x *world) bool {
+		if x.listener != 1 {
+			return false
+		}
+		x.listener = 2
+		x.hears(false)
+		return true
+	}},
+	{"LISTEN", func(x *world) bool {
+		if x.listener != 2 {
+			return false
+		}
+		x.listener, x.listening = 3, true
+		return true
+	}},
+	{"notices arrive again", func(x *world) bool {
+		if x.listener != 3 {
+			return false
+		}
+		x.listener = 4
+		at, marked := x.w.at, x.w.marked
+		x.hears(true)
+		if x.noLookAfterReconnect && !x.w.nudged {
+			x.w.marked = marked
+			x.h.planLocked(x.w, at)
+		}
+		return true
+	}},
+	{"the mark ages", func(x *world) bool {
+		if x.refreshed || x.look != 0 || !x.h.hears || x.w.nudged {
+			return false
+		}
+		x.refreshed = true
+		return x.leaveLook(2 * markPeriod)
+	}},
+	{"all sleep for longer than a mark", func(x *world) bool {
+		if x.slept || x.look != 0 || x.try != 0 || x.w.nudged || time.Until(x.w.at) < markPeriod {
+			return false
+		}
+		x.slept = true
+		time.Sleep(markPeriod)
+		return true
+	}},
+}
+
+func (x *world) free() bool { return !x.held || !time.Now().Before(x.expiresAt) }
+
+func (x *world) grant() {
+	x.token++
+	x.held, x.expiresAt = true, time.Now().Add(modelTTL)
+	x.freeSince = x.expiresAt
+}
+
+func (x *world) hears(hears bool) {
+	x.h.mu.Lock()
+	defer x.h.mu.Unlock()
+	x.h.setHearsLocked(hears)
+}
+
+func (x *world) leave(me *waiter) {
+	x.h.leave(x.w, me)
+	if x.turnKept && len(x.w.waiters) > 0 {
+		select {
+		case <-x.w.waiters[0].nudge:
+		default:
+		}
+	}
+}
+
+// leaveLook sends the look that is due within d, if one is.
+func (x *world) leaveLook(d time.Duration) bool {
+	if len(x.w.waiters) == 0 || time.Until(x.w.at) > d {
+		return false
+	}
+	time.Sleep(time.Until(x.w.at))
+	x.batch, _, _ = x.h.next()
+	x.look = 1
+	x.looks++
+	return true
+}
+
+// lost plays the rest out, and returns whether the work was free for longer than a
+// moment while nobody moved.
+func (x *world) lost() bool {
+	for range 200 {
+		switch {
+		case len(x.w.waiters) == 0:
+			return false
+		case x.step("notice arrives", "its try is judged", "its try is answered", "look reads", "look marks", "look answers",
+			"release commits", "the break is noticed", "LISTEN", "notices arrive again", "a waiter tries"):
+			continue
+		case !x.free() && time.Until(x.expiresAt) > time.Minute && time.Until(x.w.at) > time.Minute/4:
+			return false // held, and asleep
+		case time.Until(x.w.at) > max(0, time.Until(x.freeSince))+100*time.Millisecond && !x.freeSince.IsZero():
+			return true
+		}
+		x.leaveLook(2 * markPeriod)
+	}
+	return true // nobody ever got it
+}
+
+// step does the first of the named steps that can be done.
+func (x *world) step(names ...string) bool {
+	return slices.ContainsFunc(names, func(name string) bool {
+		for _, s := range steps {
+			if s.name == name {
+				return s.do(x)
+			}
+		}
+		panic(name)
+	})
+}
+
+// clone returns a copy of a state that was left a while ago, as if no time had passed.
+func (x *world) clone() *world {
+	y, w := *x, *x.w
+	h := &hub{pace: x.h.pace, log: x.h.log, wake: make(chan struct{}, 1), ids: make(map[string]*watched),
+		looking: true, hears: x.h.hears, turns: x.h.turns}
+	h.ears.hub = h
+	h.crowd.Store(x.h.crowd.Load())
+	y.h, y.w = h, &w
+	if len(x.h.ids) > 0 {
+		h.ids["w"], h.due = &w, lookHeap{&w}
+	}
+	w.waiters = nil
+	for _, one := range x.w.waiters {
+		copied := &waiter{nudge: make(chan struct{}, 1), poll: one.poll}
+		if len(one.nudge) > 0 {
+			copied.nudge <- struct{}{}
+		}
+		w.waiters = append(w.waiters, copied)
+		if one == x.trier {
+			y.trier = copied
+		}
+	}
+	gone := time.Since(x.then)
+	for _, t := range []*time.Time{
+		&w.looked, &w.expiry, &w.learned, &w.marked, &w.since, &w.at, &y.expiresAt, &y.awaited, &y.freeSince, &y.batch.sent,
+		&y.snapshot.awaited, &y.attempt.sent, &y.then,
+	} {
+		if !t.IsZero() {
+			*t = t.Add(gone)
+		}
+	}
+	return &y
+}
+
+// key tells states apart as far as it matters for what follows.
+func (x *world) key() string {
+	w, now := x.w, time.Now()
+	near := func(t time.Time) string {
+		switch d := t.Sub(now); {
+		case t.IsZero():
+			return "0"
+		case d < -50*time.Millisecond:
+			return "past"
+		case d <= 100*time.Millisecond:
+			return "now"
+		case d <= 2*time.Second:
+			return "soon"
+		case d <= 16*time.Second:
+			return "later"
+		case d <= 31*time.Second:
+			return "half"
+		case d <= 61*time.Second:
+			return "mark"
+		}
+		return "far"
+	}
+	nudges := make([]int, 0, 2)
+	for _, one := range w.waiters {
+		nudges = append(nudges, len(one.nudge))
+	}
+	var look, try string
+	if x.look > 0 {
+		look = fmt.Sprint(x.batch.turns == x.h.turns, !x.batch.sent.After(w.learned))
+	}
+	if x.look > 1 {
+		look += fmt.Sprint(x.snapshot.free, x.snapshot.token, near(now.Add(x.snapshot.remaining)), near(x.snapshot.awaited))
+	}
+	if x.try > 0 {
+		try = fmt.Sprint(slices.Index(w.waiters, x.trier), x.attempt.nudges == w.nudges, !x.attempt.sent.After(w.learned))
+	}
+	if x.try > 1 {
+		try += fmt.Sprint(x.won, x.foundToken, near(now.Add(x.remaining)))
+	}
+	return fmt.Sprint(
+		x.token, x.held, near(x.expiresAt), near(x.awaited), x.release, x.notify && x.release == 1, x.notices, x.listener, x.listening,
+		x.elsewhere, x.refreshed, x.slept, x.left, x.looks, x.look, look, x.try, try,
+		nudges, w.nudged, w.token, near(w.expiry), near(w.marked), near(w.at), x.h.hears)
+}
+
+// settled: nothing is under way. What is under way comes to an end in some order, and
+// those ends are states too.
+func (x *world) settled() bool {
+	return x.look == 0 && x.try == 0 && x.release != 1 && x.notices == 0 && (x.listener == 0 || x.listener == 4)
+}
+
+// explore follows every order of steps and returns the first that loses a wake-up.
+func explore(m mutant) (states int, lost []string) {
+	seen := make(map[string]bool)
+	var path []string
+	var visit func(x *world) bool
+	visit = func(x *world) bool {
+		if key := x.key(); seen[key] {
+			return false
+		} else {
+			seen[key] = true
+		}
+		if x.settled() && x.clone().lost() {
+			return true
+		}
+		for _, s := range steps {
+			y := x.clone()
+			if !s.do(y) {
+				continue
+			}
+			y.then = time.Now()
+			path = append(path, s.name)
+			if visit(y) {
+				return true
+			}
+			path = path[:len(path)-1]
+		}
+		return false
+	}
+	if visit(newWorld(m)) {
+		lost = path
+	}
+	return len(seen), lost
+}
+
+// W4: no order of looks, marks, releases, acquisitions, expiries, refreshes and
+// reconnections loses a wake-up. S38, S39.
+func TestNoOrderLosesAWakeUp(t *testing.T) {
+	t.Parallel()
+	for name, m := range map[string]mutant{
+		"as it is":                  {},
+		"marked is ignored":         {markIgnored: true},
+		"no look after reconnect":   {noLookAfterReconnect: true},
+		"the turn is not handed on": {turnKept: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				states, lost := explore(m)
+				t.Logf("%d states", states)
+				switch faulty := m != (mutant{}); {
+				case faulty && lost == nil:
+					t.Error("the fault is not found")
+				case !faulty && lost != nil:
+					t.Errorf("a wake-up is lost: %s", strings.Join(lost, "; "))
+				}
+			})
+		})
+	}
+}
