@@ -79,12 +79,10 @@ func (s *service) did(t testing.TB, workID, rows, state string) {
 	}
 }
 
-// leave releases, on a slow machine too: without a deadline it would give up after 5 s.
+// leave releases, on a slow machine too.
 func leave(t testing.TB, l worklease.Lease, token worklease.Token, opts ...worklease.ReleaseOption) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), fault.Patience)
-	defer cancel()
-	return l.Release(ctx, token, opts...)
+	return l.Release(t.Context(), token, append(opts, worklease.WithReleaseTimeout(fault.Patience))...)
 }
 
 type stepFn = func(ctx context.Context, tx pgx.Tx) ([]byte, error)
