@@ -163,14 +163,15 @@ type Stored struct {
 	Prior  Prior
 }
 
-// OvertakenError reports that another hold of the same token has saved a
-// checkpoint with a number that is not below this one's.
+// OvertakenError reports that a checkpoint of the same token is stored whose number
+// is not below this one's: another hold has saved, or, for a last state or in a
+// transaction, this one.
 type OvertakenError struct {
 	Number int64 // the stored one
 }
 
 func (e *OvertakenError) Error() string {
-	return "overtaken by a checkpoint of another hold of the same token"
+	return "overtaken by another checkpoint of the same token"
 }
 
 // BackendError tells a Lease what it could not know about a failure that is no
