@@ -83,6 +83,9 @@ type hub struct {
 	turns   int  // of hears: what was asked before one proves nothing after it
 	closed  bool
 	looks   int64
+
+	late     []string // freed without a notice, which is still to be sent
+	noticing bool     // it is being sent
 }
 
 // watched is one work ID and those who wait for it, first come first.

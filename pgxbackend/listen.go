@@ -260,8 +260,8 @@ func (e *ears) prove(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// notify sends a notification in a statement of its own.
-func (b *Backend) notify(ctx context.Context, channel, payload string) error {
+// notify sends notifications in a statement of its own.
+func (b *Backend) notify(ctx context.Context, channel string, payloads ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, b.hub.pace.ask)
 	defer cancel()
 	conn, err := b.control.slow(ctx)
@@ -269,23 +269,41 @@ func (b *Backend) notify(ctx context.Context, channel, payload string) error {
 		return err
 	}
 	defer conn.Release()
-	_, err = conn.Exec(ctx, notifySQL, channel, payload)
+	_, err = conn.Exec(ctx, notifySQL, channel, payloads)
 	return err
 }
 
 // noticeLater sends the notice that could not go out with the statement that freed a
-// row.
+// row. All of them share one statement at a time: where notices stall, they must not
+// take connections from the application as well.
 func (h *hub) noticeLater(id string) {
+	h.notified(id)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
 		return
 	}
-	h.wg.Go(func() {
-		if err := h.backend.notify(h.ctx, h.ears.channel, id); err != nil {
-			h.log.Warn("worklease: work was freed without a notice; who waits looks for it", "workID", id, "error", err)
+	h.late = append(h.late, id)
+	if !h.noticing {
+		h.noticing = true
+		h.wg.Go(h.sendNotices)
+	}
+}
+
+func (h *hub) sendNotices() {
+	for {
+		h.mu.Lock()
+		ids := h.late
+		h.late = nil
+		h.noticing = len(ids) > 0
+		h.mu.Unlock()
+		if len(ids) == 0 {
+			return
 		}
-	})
+		if err := h.backend.notify(h.ctx, h.ears.channel, ids...); err != nil {
+			h.log.Warn("worklease: work was freed without a notice; who waits looks for it", "count", len(ids), "error", err)
+		}
+	}
 }
 
 // waitForNotification returns nil without an error when d has passed.

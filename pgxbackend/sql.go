@@ -380,9 +380,9 @@ SELECT i.work_id,
 FROM ids i LEFT JOIN {table} l USING (work_id)
 LEFT JOIN mark m ON m.work_id = i.work_id AND m.fencing_token = l.fencing_token`
 
-// notifySQL sends a notification: $1 the channel, $2 the payload.
+// notifySQL sends notifications: $1 the channel, $2 the payloads.
 const notifySQL = `-- worklease: notify
-SELECT pg_notify($1::text, $2::text)`
+SELECT pg_notify($1::text, p) FROM unnest($2::text[]) p`
 
 // heartbeatSQL asks a listening session for its subscription: $1 the channel.
 const heartbeatSQL = `-- worklease: heartbeat
