@@ -117,8 +117,8 @@ func TestNoticesUnderAMarkOnly(t *testing.T) {
 	}
 	long := string(slices.Repeat([]byte("x"), worklease.MaxIDBytes)) // S43
 	for workID, free := range map[string]func(worklease.Token) error{
-		"released": func(token worklease.Token) error { return l.Release(t.Context(), token) },
-		long:       func(token worklease.Token) error { return l.Release(t.Context(), token) },
+		"released":  func(token worklease.Token) error { return l.Release(t.Context(), token) },
+		long:        func(token worklease.Token) error { return l.Release(t.Context(), token) },
 		"forgotten": func(token worklease.Token) error { return l.Forget(t.Context(), token) },
 	} {
 		token := take(t, l, workID)
