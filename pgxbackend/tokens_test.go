@@ -19,6 +19,7 @@ import (
 	"github.com/aetomala/worklease/internal/fault"
 	"github.com/aetomala/worklease/internal/pgserver"
 	"github.com/aetomala/worklease/internal/pgtest"
+	"github.com/aetomala/worklease/pgxbackend"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -229,7 +230,7 @@ func TestTokensRiseInARestoredDump(t *testing.T) {
 	t.Parallel()
 	from := pgtest.Database(t)
 	old := pgtest.Open(t, from)
-	before := newLease(t, newBackend(t, old), "holder")
+	before := newLeaseFor(t, newBackend(t, old), "holder", time.Hour)
 	for range 20 {
 		must(t, before.Release(t.Context(), take(t, before, "released")))
 	}
@@ -243,12 +244,14 @@ func TestTokensRiseInARestoredDump(t *testing.T) {
 		"by pg_dump": func(t *testing.T) string { return restoreByDump(t, from) },
 	} {
 		t.Run(how, func(t *testing.T) {
+			t.Parallel()
 			to := restore(t)
 			pool := pgtest.Open(t, to)
 			exec(t, pool, `ALTER SEQUENCE worklease_fencing_seq RESTART WITH 1`)
-			b := newBackend(t, pool)
+			// It polls, for the suite ends leases in ways that nobody is notified of.
+			b := newBackend(t, pool, pgxbackend.WithoutListen())
 			must(t, b.Ping(t.Context()))
-			l := newLease(t, b, "holder")
+			l := newLeaseFor(t, b, "holder", time.Hour)
 			// A hold that was carried over goes on.
 			must(t, l.Renew(t.Context(), held))
 			if state, _, err := l.ReadCheckpoint(t.Context(), held); err != nil || string(state) != "so far" {
