@@ -23,14 +23,17 @@ var (
 	ErrEmptyWorkIDs    = fmt.Errorf("%w: WorkIDs are empty", ErrConfigInvalid)
 	ErrInvalidWorkID   = fmt.Errorf("%w: bad work ID", ErrConfigInvalid)
 	ErrDuplicateWorkID = fmt.Errorf("%w: duplicate work ID", ErrConfigInvalid)
+
+	// ErrWithWaitForLeaseProhibited: a pool waits by itself.
+	ErrWithWaitForLeaseProhibited = fmt.Errorf("%w: WithWaitForLease is not for pools, which wait by themselves", ErrConfigInvalid)
 )
 
 // Config sets up a Pool.
 type Config struct {
 	WorkIDs []string // required; the slots, each once
 
-	// AcquireOptions are for each acquisition. The pool adds WithWaitForLease and a poll
-	// interval.
+	// AcquireOptions are for each acquisition. The pool adds WithWaitForLease, which may
+	// not be among them, and a poll interval.
 	AcquireOptions []worklease.AcquireOption
 	RenewalOptions []worklease.RenewalOption
 
@@ -66,6 +69,9 @@ func (cfg Config) check(lease worklease.Lease, fn WorkFn) error {
 	}
 	if fn == nil {
 		faults = append(faults, ErrNilWorkFn)
+	}
+	if worklease.HasWaitForLease(cfg.AcquireOptions) {
+		faults = append(faults, ErrWithWaitForLeaseProhibited)
 	}
 	if len(cfg.WorkIDs) == 0 {
 		faults = append(faults, ErrEmptyWorkIDs)

@@ -51,6 +51,7 @@ type wrapped struct{ worklease.Lease }
 
 var configErrors = []error{
 	pool.ErrNilLease, pool.ErrNilWorkFn, pool.ErrEmptyWorkIDs, pool.ErrInvalidWorkID, pool.ErrDuplicateWorkID,
+	pool.ErrWithWaitForLeaseProhibited,
 }
 
 // All that is wrong is said together.
@@ -72,9 +73,9 @@ func TestNew(t *testing.T) {
 		{"no IDs", lease, pool.Config{WorkIDs: []string{}}, nothing, []error{pool.ErrEmptyWorkIDs}},
 		{"empty ID", lease, pool.Config{WorkIDs: []string{"a", ""}}, nothing, []error{pool.ErrInvalidWorkID}},
 		{"twice", lease, pool.Config{WorkIDs: []string{"a", "b", "a"}}, nothing, []error{pool.ErrDuplicateWorkID}},
-		{"waits, as it would anyway", lease, pool.Config{WorkIDs: []string{"a"}, AcquireOptions: waits}, nothing, nil},
+		{"waits", lease, pool.Config{WorkIDs: []string{"a"}, AcquireOptions: waits}, nothing, []error{pool.ErrWithWaitForLeaseProhibited}},
 		{"all but empty", nil, pool.Config{WorkIDs: []string{"a", "a", "\xff"}, AcquireOptions: waits}, nil, []error{
-			pool.ErrNilLease, pool.ErrNilWorkFn, pool.ErrInvalidWorkID, pool.ErrDuplicateWorkID}},
+			pool.ErrNilLease, pool.ErrNilWorkFn, pool.ErrInvalidWorkID, pool.ErrDuplicateWorkID, pool.ErrWithWaitForLeaseProhibited}},
 		{"nothing", nil, pool.Config{}, nil, []error{pool.ErrNilLease, pool.ErrNilWorkFn, pool.ErrEmptyWorkIDs}},
 	} {
 		p, err := pool.New(c.lease, c.cfg, c.fn)
