@@ -282,13 +282,13 @@ func (b *Backend) free(ctx context.Context, sql string, args []any, stored ...an
 	return err
 }
 
-func (b *Backend) freeOnce(ctx context.Context, bound time.Duration, channel, sql string, args []any, stored ...any) error {
+func (b *Backend) freeOnce(ctx context.Context, bound time.Duration, channel, sql string, args []any, stored ...any) (err error) {
 	ctx, cancel, conn, err := b.connect(ctx, b.control.slow)
 	if err != nil {
 		return err
 	}
 	defer cancel()
-	defer conn.Release()
+	defer giveBack(conn, &err)
 	ctx, cancelNotice := context.WithTimeout(ctx, bound)
 	defer cancelNotice()
 	var verdict string
@@ -381,13 +381,13 @@ func (b *Backend) ask(ctx context.Context, verdict *string, sql string, args []a
 // askOn sends one statement and reads its one row, the verdict first. It sends it
 // again while the row is being changed under it: no row, the verdict "again", or
 // what a stricter isolation than READ COMMITTED makes of the same.
-func (b *Backend) askOn(ctx context.Context, lane lane, verdict *string, sql string, args []any, dest ...any) error {
+func (b *Backend) askOn(ctx context.Context, lane lane, verdict *string, sql string, args []any, dest ...any) (err error) {
 	ctx, cancel, conn, err := b.connect(ctx, lane)
 	if err != nil {
 		return err
 	}
 	defer cancel()
-	defer conn.Release()
+	defer giveBack(conn, &err)
 	return converse(ctx, conn, lostRace, verdict, sql, args, dest...)
 }
 

@@ -16,14 +16,14 @@ var errRowLocked = errors.New("the row is locked by somebody else")
 
 // RenewBatch implements [worklease.BatchRenewer] in one statement, and a second one
 // for what the first did not confirm. It does not queue for the application's pool.
-func (b *Backend) RenewBatch(ctx context.Context, claims []worklease.Claim, ttl time.Duration) ([]worklease.Renewal, error) {
+func (b *Backend) RenewBatch(ctx context.Context, claims []worklease.Claim, ttl time.Duration) (renewals []worklease.Renewal, err error) {
 	ctx, cancel, conn, err := b.connect(ctx, b.control.quick)
 	if err != nil {
 		return nil, err
 	}
 	defer cancel()
-	defer conn.Release()
-	renewals := make([]worklease.Renewal, len(claims))
+	defer giveBack(conn, &err)
+	renewals = make([]worklease.Renewal, len(claims))
 	for i := range renewals {
 		renewals[i].Err = errRowLocked
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/aetomala/worklease"
 	"github.com/aetomala/worklease/internal/backoff"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // SQLSTATEs that are spoken of by name.
@@ -19,6 +20,7 @@ const (
 	lockNotAvailable     = "55P03"
 	queryCanceled        = "57014"
 	notifyQueueFull      = "54000"
+	readOnlyTransaction  = "25006" // a standby, or a primary that was set read-only
 )
 
 // lostRace reports whether a statement failed only because somebody else was
@@ -86,4 +88,13 @@ func noticeFailed(err error) bool {
 		return true
 	}
 	return false
+}
+
+// giveBack returns a connection to its pool. One whose session can only read is closed
+// instead: it may be to a server that is the primary no more, and a new one finds that.
+func giveBack(conn *pgxpool.Conn, err *error) {
+	if state(*err) == readOnlyTransaction {
+		hangUp(conn.Conn())
+	}
+	conn.Release()
 }

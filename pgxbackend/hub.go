@@ -470,19 +470,19 @@ func (h *hub) sawLocked(w *watched, s sight, b batch) {
 }
 
 // look asks the database about many work IDs and marks those that are held.
-func (b *Backend) look(ctx context.Context, ids []string) (map[string]sight, error) {
+func (b *Backend) look(ctx context.Context, ids []string) (seen map[string]sight, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookBound)
 	defer cancel()
 	conn, err := b.control.quick(ctx)
 	if err != nil {
 		return nil, notSent(err)
 	}
-	defer conn.Release()
+	defer giveBack(conn, &err)
 	rows, err := many[sight](ctx, conn, b.sql.look, []any{ids, markPeriod})
 	if err != nil {
 		return nil, err
 	}
-	seen := make(map[string]sight, len(rows))
+	seen = make(map[string]sight, len(rows))
 	for _, s := range rows {
 		seen[s.ID] = s
 	}

@@ -305,7 +305,7 @@ func (s *step) transact(ctx context.Context) (unanswered, err error) {
 	if err != nil {
 		return nil, notSent(err)
 	}
-	defer conn.Release()
+	defer giveBack(conn, &err)
 	tx, err := conn.BeginTx(ctx, s.options.tx)
 	if err != nil {
 		return nil, classify(err)

@@ -225,7 +225,7 @@ func (f *fleet) checkFlat() {
 // and are woken when it leaves.
 func TestIdleSlotsCostNothing(t *testing.T) {
 	t.Parallel()
-	const ownerTTL = time.Second
+	const ownerTTL = 3 * time.Second // a busy machine must be able to renew in time
 	url := pgtest.Database(t, pgtest.ForceDrop())
 	must(t, ledger.Create(t.Context(), pgtest.Open(t, url)))
 	renewed := &renewals{seen: make(chan struct{}, 1000)}
@@ -269,7 +269,7 @@ func TestIdleSlotsCostNothing(t *testing.T) {
 	n := len(sent.Statements())
 	t.Logf("%d statements in %d TTLs", n, ttls)
 	if n == 0 || n > 2*ttls {
-		t.Errorf("%d statements in %d TTLs: %q", n, ttls, sent.Statements())
+		t.Errorf("%d statements in %d TTLs", n, ttls)
 	}
 	if n := len(p.ActiveSlots()); n != 0 {
 		t.Errorf("%d slots are active", n)
