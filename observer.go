@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -119,6 +120,7 @@ func (NopObserver) OnFenced(context.Context, FencedEvent) {}
 type observer struct {
 	to    LeaseObserver
 	queue eventQueue
+	kept  atomic.Int64 // renewals that may have an event at the same time
 }
 
 func observed(to LeaseObserver) *observer {
@@ -170,12 +172,13 @@ func (o *observer) fenced(ctx context.Context, t Token, op Operation, err error)
 // renewedLater queues the event of a renewal that no caller is waiting for.
 func (o *observer) renewedLater(ctx context.Context, e RenewEvent) {
 	if o.to != nil {
-		o.queue.push(func() { o.renewed(ctx, e) })
+		o.queue.push(func() { o.renewed(ctx, e) }, max(minQueuedEvents, 4*int(o.kept.Load())))
 	}
 }
 
-// maxQueuedEvents bounds what a blocked observer can make us keep.
-const maxQueuedEvents = 1024
+// minQueuedEvents bounds what a blocked observer can make us keep. Where there are many
+// leases it is more: a batch has an event for each, all at once.
+const minQueuedEvents = 1024
 
 // eventQueue runs events in order, in one goroutine that lives while there are any.
 type eventQueue struct {
@@ -185,10 +188,10 @@ type eventQueue struct {
 	dropped  int
 }
 
-func (q *eventQueue) push(event func()) {
+func (q *eventQueue) push(event func(), most int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.events) >= maxQueuedEvents {
+	if len(q.events) >= most {
 		q.dropped++
 		if q.dropped == 1 {
 			slog.Warn("worklease: observer is too slow, renewal events are dropped", "queued", len(q.events))

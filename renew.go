@@ -86,6 +86,7 @@ func (l *lease) start(r *renewal, token Token) error {
 		h.until.Store(int64(time.Since(h.start) + l.cfg.TTL))
 	}
 	h.renewals = append(h.renewals, r)
+	l.observer.kept.Add(1)
 	r.timer = time.AfterFunc(r.nextEndLocked(time.Now()), r.checkEnds)
 	r.unhook = context.AfterFunc(r.ctx, func() { r.end(nil) })
 	r.replanLocked()
@@ -207,6 +208,7 @@ func (r *renewal) end(cause error) {
 
 func (r *renewal) endLocked() {
 	r.ended = true
+	r.hold.lease.observer.kept.Add(-1)
 	r.timer.Stop()
 	r.unhook()
 	h := r.hold

@@ -12,7 +12,7 @@
 // hold other rows: the cases use work IDs of their own. Cases work on the Backend
 // itself and through a [worklease.Lease] on it.
 //
-// Optional powers, such as [worklease.Forgetter], are tested where the backend has
+// Optional powers, such as [worklease.Forgetter] and [worklease.Waker], are tested where the backend has
 // them.
 //
 // # Time
@@ -114,6 +114,9 @@ var cases = []struct {
 	{"W2_AWaiterGetsWhatLapses", waiterGetsLapsed},
 	{"W2_TheContextEndsAWait", contextEndsWait},
 	{"W2_RetiredWorkEndsAWait", retiredEndsWait},
+	{"W3_WatchersTakeTurns", watchersTakeTurns},
+	{"W3_ALeaverHandsItsTurnOn", leaverHandsOn},
+	{"W3_WhatWakesAWatcher", whatWakes},
 	{"W6_WhatIsGivenBackLeavesNoTrace", undoLeavesNoTrace},
 	{"W6_GivingBackMatchesTheAcquisition", undoMatches},
 	{"W7_OwnNonceIsRecognised", ownNonce},
@@ -123,6 +126,8 @@ var cases = []struct {
 	{"R2_ACheckpointExtends", checkpointExtends},
 	{"R5_ARenewalThatIsFencedEnds", renewalFenced},
 	{"R5_ARenewalThatIsExpiredEnds", renewalExpired},
+	{"R7_ABatchHasAVerdictForEach", batchVerdicts},
+	{"R7_AFullBatch", fullBatch},
 	{"R9_ExtensionsAreByTheTTLOfTheRow", extensionByRowTTL},
 
 	{"H1_PriorSaysHowTheLastOwnerLeft", priorExits},
