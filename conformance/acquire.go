@@ -103,19 +103,13 @@ func waiterGetsReleased(s *suite) {
 }
 
 func waiterGetsLapsed(s *suite) {
-	crashed := s.acquireToLapse(s.id("work"), "a")
+	// It lapses by itself here, where there is EndLease too: a backend that wakes its
+	// waiters at the expiry it has seen cannot know of one that was moved.
+	a := s.attempt(s.id("work"), "a")
+	a.TTL = 300 * time.Millisecond
+	crashed := s.send(a)
 	waiter := s.lease("b", long)
-	if s.bubbles {
-		// The bubble's time leaps to the expiry, which is when the waiter looks again.
-		token := s.take(waiter, crashed.WorkID, worklease.WithWaitForLease())
-		s.samePriorOwner("of a waiter", s.prior(waiter, token),
-			worklease.Prior{Exit: worklease.ExitExpired, HolderID: "a", FencingToken: crashed.FencingToken, Crashes: 1})
-		return
-	}
-	got := s.waits(s.Context(), waiter, crashed.WorkID)
-	time.Sleep(aMoment)
-	s.lapse(crashed.WorkID)
-	token := s.arrives("the lapsed lease", got)
+	token := s.take(waiter, crashed.WorkID, worklease.WithWaitForLease())
 	s.samePriorOwner("of a waiter", s.prior(waiter, token),
 		worklease.Prior{Exit: worklease.ExitExpired, HolderID: "a", FencingToken: crashed.FencingToken, Crashes: 1})
 }
