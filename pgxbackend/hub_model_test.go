@@ -1,8 +1,8 @@
 package pgxbackend
 
 import (
-	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -61,10 +61,10 @@ type snapshot struct {
 	awaited   time.Time
 }
 
-const (
-	modelTTL = time.Second
-	maxLooks = 4
-)
+const modelTTL = time.Second
+
+// maxLooks is how many looks are followed in every order.
+var maxLooks = 3
 
 func newWorld(m mutant) *world {
 	p := usualPace
@@ -370,49 +370,74 @@ func (x *world) clone() *world {
 	return &y
 }
 
-// key tells states apart as far as it matters for what follows.
-func (x *world) key() string {
-	w, now := x.w, time.Now()
-	near := func(t time.Time) string {
-		switch d := t.Sub(now); {
-		case t.IsZero():
-			return "0"
-		case d < -50*time.Millisecond:
-			return "past"
-		case d <= 100*time.Millisecond:
-			return "now"
-		case d <= 2*time.Second:
-			return "soon"
-		case d <= 16*time.Second:
-			return "later"
-		case d <= 31*time.Second:
-			return "half"
-		case d <= 61*time.Second:
-			return "mark"
+// key is what matters of a state for what follows.
+type key [48]int8
+
+func (x *world) key() (k key) {
+	n := 0
+	put := func(v int) { k[n] = int8(v); n++ }
+	is := func(bits ...bool) {
+		v := 0
+		for _, bit := range bits {
+			if v *= 2; bit {
+				v++
+			}
 		}
-		return "far"
+		put(v)
 	}
-	nudges := make([]int, 0, 2)
-	for _, one := range w.waiters {
-		nudges = append(nudges, len(one.nudge))
+	now := time.Now()
+	near := func(t time.Time) {
+		if t.IsZero() {
+			put(-1)
+			return
+		}
+		d, far := t.Sub(now), 0
+		for _, than := range []time.Duration{-50 * time.Millisecond, 100 * time.Millisecond, 2 * time.Second, 16 * time.Second,
+			31 * time.Second, 61 * time.Second} {
+			if d > than {
+				far++
+			}
+		}
+		put(far)
 	}
-	var look, try string
+	w := x.w
+	put(int(x.token))
+	near(x.expiresAt)
+	near(x.awaited)
+	for _, p := range []progress{x.release, x.elsewhere, x.listener, x.look, x.try} {
+		put(int(p))
+	}
+	put(x.notices)
+	put(x.looks)
+	is(x.held, x.notify && x.release == 1, x.listening, x.refreshed, x.slept, x.left)
 	if x.look > 0 {
-		look = fmt.Sprint(x.batch.turns == x.h.turns, !x.batch.sent.After(w.learned))
+		is(x.batch.turns == x.h.turns, !x.batch.sent.After(w.learned))
 	}
 	if x.look > 1 {
-		look += fmt.Sprint(x.snapshot.free, x.snapshot.token, near(now.Add(x.snapshot.remaining)), near(x.snapshot.awaited))
+		put(int(x.snapshot.token))
+		is(x.snapshot.free)
+		near(now.Add(x.snapshot.remaining))
+		near(x.snapshot.awaited)
 	}
 	if x.try > 0 {
-		try = fmt.Sprint(slices.Index(w.waiters, x.trier), x.attempt.nudges == w.nudges, !x.attempt.sent.After(w.learned))
+		put(slices.Index(w.waiters, x.trier))
+		is(x.attempt.nudges == w.nudges, !x.attempt.sent.After(w.learned))
 	}
 	if x.try > 1 {
-		try += fmt.Sprint(x.won, x.foundToken, near(now.Add(x.remaining)))
+		put(int(x.foundToken))
+		is(x.won)
+		near(now.Add(x.remaining))
 	}
-	return fmt.Sprint(
-		x.token, x.held, near(x.expiresAt), near(x.awaited), x.release, x.notify && x.release == 1, x.notices, x.listener, x.listening,
-		x.elsewhere, x.refreshed, x.slept, x.left, x.looks, x.look, look, x.try, try,
-		nudges, w.nudged, w.token, near(w.expiry), near(w.marked), near(w.at), x.h.hears)
+	put(len(w.waiters))
+	for _, one := range w.waiters {
+		put(len(one.nudge))
+	}
+	is(w.nudged, x.h.hears)
+	put(int(w.token))
+	near(w.expiry)
+	near(w.marked)
+	near(w.at)
+	return k
 }
 
 // settled: nothing is under way. What is under way comes to an end in some order, and
@@ -423,7 +448,7 @@ func (x *world) settled() bool {
 
 // explore follows every order of steps and returns the first that loses a wake-up.
 func explore(m mutant) (states int, lost []string) {
-	seen := make(map[string]bool)
+	seen := make(map[key]bool)
 	var path []string
 	var visit func(x *world) bool
 	visit = func(x *world) bool {
@@ -459,6 +484,9 @@ func explore(m mutant) (states int, lost []string) {
 // reconnections loses a wake-up. S38, S39.
 func TestNoOrderLosesAWakeUp(t *testing.T) {
 	t.Parallel()
+	if os.Getenv("WORKLEASE_SOAK") == "1" {
+		maxLooks = 5
+	}
 	for name, m := range map[string]mutant{
 		"as it is":                  {},
 		"marked is ignored":         {markIgnored: true},
