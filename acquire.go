@@ -179,23 +179,16 @@ func (a *acquisition) giveBack(ctx context.Context) {
 	}
 }
 
-// lateLooks is how often a grant that may have been won is looked for and not
-// found, before it is believed that it was not.
-const lateLooks = 3
-
 // giveBackLate undoes what an attempt may have won after nobody was waiting for it
-// any more. Its statement may still be running, so that one look is not enough.
+// any more. Its statement may still be running or on its way, so that one look is not
+// enough; few are, for there may be many such calls.
 func (l *lease) giveBackLate(workID, nonce string) {
 	ctx, cancel := context.WithTimeout(context.Background(), farewellTime)
 	defer cancel()
 	claim := Claim{WorkID: workID, HolderID: l.cfg.HolderID, Nonce: nonce}
-	looks := 0
-	for pause := 100 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+	for pause := 250 * time.Millisecond; ; pause = min(4*pause, 3500*time.Millisecond) {
 		err := l.backend.Release(ctx, claim, Farewell{Exit: ExitNone})
-		if isVerdict(err) {
-			looks++
-		}
-		if err == nil || looks == lateLooks || isPermanent(err) || sleep(ctx, pause) != nil {
+		if err == nil || isPermanent(err) || sleep(ctx, pause) != nil {
 			return
 		}
 	}

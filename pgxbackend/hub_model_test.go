@@ -41,10 +41,9 @@ type world struct {
 	notices    int   // on their way
 	batch      batch
 	snapshot   snapshot
-	marked     bool // by this look
 	attempt    attempt
 	trier      *waiter
-	found, won bool
+	won        bool
 	foundToken int64
 	remaining  time.Duration
 }

@@ -56,7 +56,7 @@ func TestDocumentedGrantsSuffice(t *testing.T) {
 	}
 	pool := pgtest.Open(t, roleURL)
 	// It polls, for the suite ends leases in ways that nobody is notified of.
-	b := newBackend(t, pool, pgxbackend.WithoutListen())
+	b := newBackend(t, pool)
 	must(t, b.Ping(t.Context()))
 	conformance.Run(t, func(*testing.T) worklease.Backend { return b },
 		conformance.EndLease(func(t *testing.T, _ worklease.Backend, workID string) { endLease(t, pool, workID) }))

@@ -19,7 +19,6 @@ import (
 	"github.com/aetomala/worklease/internal/fault"
 	"github.com/aetomala/worklease/internal/pgserver"
 	"github.com/aetomala/worklease/internal/pgtest"
-	"github.com/aetomala/worklease/pgxbackend"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -249,7 +248,7 @@ func TestTokensRiseInARestoredDump(t *testing.T) {
 			pool := pgtest.Open(t, to)
 			exec(t, pool, `ALTER SEQUENCE worklease_fencing_seq RESTART WITH 1`)
 			// It polls, for the suite ends leases in ways that nobody is notified of.
-			b := newBackend(t, pool, pgxbackend.WithoutListen())
+			b := newBackend(t, pool)
 			must(t, b.Ping(t.Context()))
 			l := newLeaseFor(t, b, "holder", time.Hour)
 			// A hold that was carried over goes on.
