@@ -237,7 +237,7 @@ func refusalDrawsNothing(s *suite) {
 	// Others may draw tokens of the same backend meanwhile, so that a gap proves
 	// something only if it is there every time.
 	const refusals = 40
-	for range 3 {
+	for range 20 {
 		o := s.acquire(s.id("held"), "a")
 		for range refusals {
 			_, err := s.b.Acquire(s.Context(), s.attempt(o.WorkID, "b"))

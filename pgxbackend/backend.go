@@ -51,6 +51,8 @@ type Backend struct {
 	holds   hold.Registry
 	control control
 	hub     *hub
+
+	muteUntil atomic.Int64 // Unix time in nanoseconds; see free
 }
 
 var (
@@ -273,14 +275,23 @@ const noticeBound = time.Second
 // follows in a statement of its own, whose failure costs nobody but those who wait,
 // and them no more than a look.
 func (b *Backend) free(ctx context.Context, sql string, args []any, stored ...any) error {
-	err := b.freeOnce(ctx, noticeTime(ctx), b.hub.ears.channel, sql, args, stored...)
-	if ctx.Err() == nil && (errors.Is(err, context.DeadlineExceeded) || noticeFailed(err)) {
-		if err = b.freeOnce(ctx, statementBound, "", sql, args, stored...); err == nil {
-			b.hub.noticeLater(args[0].(string))
+	if time.Now().UnixNano() > b.muteUntil.Load() {
+		err := b.freeOnce(ctx, noticeTime(ctx), b.hub.ears.channel, sql, args, stored...)
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) && !noticeFailed(err) {
+			return err
 		}
+		// Each statement that is broken off costs its connection for a while.
+		b.muteUntil.Store(time.Now().Add(muteTime).UnixNano())
+	}
+	err := b.freeOnce(ctx, statementBound, "", sql, args, stored...)
+	if err == nil {
+		b.hub.noticeLater(args[0].(string))
 	}
 	return err
 }
+
+// muteTime is for how long, after a notice has failed, rows are freed without one.
+const muteTime = 10 * time.Second
 
 func (b *Backend) freeOnce(ctx context.Context, bound time.Duration, channel, sql string, args []any, stored ...any) (err error) {
 	ctx, cancel, conn, err := b.connect(ctx, b.control.slow)

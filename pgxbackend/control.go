@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/aetomala/worklease"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -90,4 +91,26 @@ func (c *control) lane(ctx context.Context, own **pgxpool.Pool) (*pgxpool.Conn, 
 		return nil, err
 	}
 	return pool.Acquire(ctx)
+}
+
+// connectBeside opens a connection of the application's configuration with its hooks,
+// outside of every pool: those may be exhausted, or their connections dead. The caller
+// hangs up.
+func (b *Backend) connectBeside(ctx context.Context, set func(*pgxpool.Config)) (*pgx.Conn, error) {
+	cfg := b.pool.Config()
+	set(cfg)
+	if cfg.BeforeConnect != nil {
+		if err := cfg.BeforeConnect(ctx, cfg.ConnConfig); err != nil {
+			return nil, err
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
+	if err != nil || cfg.AfterConnect == nil {
+		return conn, err
+	}
+	if err := cfg.AfterConnect(ctx, conn); err != nil {
+		hangUp(conn)
+		return nil, err
+	}
+	return conn, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/aetomala/worklease/internal/backoff"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 var listenBackoff = backoff.Policy{Initial: 100 * time.Millisecond, Max: 20 * time.Second, Jitter: 0.5}
@@ -58,29 +59,13 @@ func newEars(h *hub, o options) ears {
 	return e
 }
 
-// connectToListen makes a connection of the pool's own configuration with its hooks.
+// connectToListen makes a connection that is not the application's to be notified on.
 func (b *Backend) connectToListen(ctx context.Context) (*pgx.Conn, error) {
-	cfg := b.pool.Config()
-	name(cfg, "listen")
-	// The application's own listening is none of this connection's business, and
-	// would keep ours from being heard.
-	cfg.ConnConfig.OnNotification = nil
-	if cfg.BeforeConnect != nil {
-		if err := cfg.BeforeConnect(ctx, cfg.ConnConfig); err != nil {
-			return nil, err
-		}
-	}
-	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
-	if err != nil {
-		return nil, err
-	}
-	if cfg.AfterConnect != nil {
-		if err := cfg.AfterConnect(ctx, conn); err != nil {
-			hangUp(conn)
-			return nil, err
-		}
-	}
-	return conn, nil
+	return b.connectBeside(ctx, func(cfg *pgxpool.Config) {
+		name(cfg, "listen")
+		// The application's own listening would keep ours from being heard.
+		cfg.ConnConfig.OnNotification = nil
+	})
 }
 
 // hangUpTime is how long a goodbye may take.
@@ -260,15 +245,16 @@ func (e *ears) prove(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// notify sends notifications in a statement of its own.
+// notify sends notifications in a statement of its own, on a connection of its own:
+// where notices stall, nothing else may stall behind them.
 func (b *Backend) notify(ctx context.Context, channel string, payloads ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, b.hub.pace.ask)
 	defer cancel()
-	conn, err := b.control.slow(ctx)
+	conn, err := b.connectBeside(ctx, func(cfg *pgxpool.Config) { name(cfg, "notify") })
 	if err != nil {
 		return err
 	}
-	defer conn.Release()
+	defer hangUp(conn)
 	_, err = conn.Exec(ctx, notifySQL, channel, payloads)
 	return err
 }

@@ -93,8 +93,10 @@ func TestSessionSettingsDoNotMatter(t *testing.T) {
 			name, value, _ := strings.Cut(setting, "=")
 			c.MaxConns = 1
 			c.ConnConfig.RuntimeParams[name] = value
-			if name == "standard_conforming_strings" {
-				// pgx refuses it in its simple protocol.
+			switch name {
+			case "standard_conforming_strings", "datestyle", "intervalstyle", "bytea_output":
+				// pgx refuses the first in its simple protocol, and reads the others there, and
+				// wherever results come as text, in their standard form only.
 				c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
 			}
 		}))

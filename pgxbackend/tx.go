@@ -13,6 +13,7 @@ import (
 	"github.com/aetomala/worklease/internal/hold"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // CheckpointTx saves state and extends the lease inside the caller's transaction, so
@@ -390,34 +391,13 @@ const questionBound = 3 * time.Second
 func (s *step) askOutcome(ctx context.Context) (verdict string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, questionBound)
 	defer cancel()
-	conn, err := s.backend.connectBeside(ctx)
+	conn, err := s.backend.connectBeside(ctx, func(*pgxpool.Config) {})
 	if err != nil {
 		return "", classify(err)
 	}
 	defer conn.Close(ctx)
 	err = converse(ctx, conn, lostRace, &verdict, s.backend.sql.outcome, append(claimArgs(s.token.Claim()), s.number, s.by))
 	return verdict, err
-}
-
-// connectBeside opens a connection as the pool would, but outside of it: the pool may
-// be exhausted, its other connections as dead as the one that the commit was sent on,
-// and the place of that one is kept for another 15 s.
-func (b *Backend) connectBeside(ctx context.Context) (*pgx.Conn, error) {
-	cfg := b.pool.Config()
-	if cfg.BeforeConnect != nil {
-		if err := cfg.BeforeConnect(ctx, cfg.ConnConfig); err != nil {
-			return nil, err
-		}
-	}
-	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
-	if err != nil || cfg.AfterConnect == nil {
-		return conn, err
-	}
-	if err := cfg.AfterConnect(ctx, conn); err != nil {
-		conn.Close(ctx)
-		return nil, err
-	}
-	return conn, nil
 }
 
 // outcomeError is what Step returns for a commit that failed with err, once the row
