@@ -52,7 +52,7 @@ func TestManyLeasesInFewStatements(t *testing.T) {
 	pool, tracer := traced(t, url)
 	b := newBackend(t, pool)
 	n := rounds(200, 600, 10_000)
-	ttl := rounds(3*time.Second, 3*time.Second, 30*time.Second)
+	ttl := rounds(6*time.Second, 6*time.Second, 30*time.Second)
 	const ttls = 2
 	l := newLeaseFor(t, b, "holder", ttl)
 	before := runtime.NumGoroutine()
@@ -104,7 +104,7 @@ func TestOneLockedRowAmongMany(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
 	b := newBackend(t, pgtest.Open(t, url))
-	const ttl = 3 * time.Second
+	const ttl = 6 * time.Second // a busy machine must be able to renew in time
 	seen := &lateness{failed: make(map[string]int), last: make(map[string]error)}
 	l := newObserved(t, b, "holder", ttl, seen)
 	n := rounds(50, 200, 500)
