@@ -80,6 +80,37 @@ func TestLookWhileAReleaseIsInFlight(t *testing.T) {
 	must(t, await(t, "the waiter gets the work", done).err)
 }
 
+// ear hears the notices of a Backend.
+type ear struct {
+	conn    *pgx.Conn
+	channel string
+}
+
+func listen(t *testing.T, url string, b *pgxbackend.Backend) ear {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	must(t, err)
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	exec(t, conn, "LISTEN "+b.Channel())
+	return ear{conn, b.Channel()}
+}
+
+// heard returns the work IDs notified so far.
+func (e ear) heard(t *testing.T, db fault.DB) (ids []string) {
+	t.Helper()
+	exec(t, db, `SELECT pg_notify($1, 'that is all')`, e.channel)
+	for {
+		n, err := e.conn.WaitForNotification(t.Context())
+		must(t, err)
+		switch {
+		case n.Payload == "that is all":
+			return ids
+		case len(n.Payload) <= worklease.MaxIDBytes: // longer are probes
+			ids = append(ids, n.Payload)
+		}
+	}
+}
+
 // W3, W4, H6: a release nobody waits for notifies nobody; under a mark, whoever set it,
 // it notifies once, and so do Forget and a grant that is given back. S42.
 func TestNoticesUnderAMarkOnly(t *testing.T) {
@@ -88,31 +119,14 @@ func TestNoticesUnderAMarkOnly(t *testing.T) {
 	pool := pgtest.Open(t, url)
 	b := newBackend(t, pool, patiently)
 	l := newLease(t, b, "holder")
-	ear, err := pgx.Connect(t.Context(), url)
-	must(t, err)
-	defer ear.Close(context.Background())
-	exec(t, ear, "LISTEN "+b.Channel())
-	// notices returns the work IDs notified so far.
-	notices := func() (ids []string) {
-		exec(t, pool, `SELECT pg_notify($1, 'that is all')`, b.Channel())
-		for {
-			n, err := ear.WaitForNotification(t.Context())
-			must(t, err)
-			switch {
-			case n.Payload == "that is all":
-				return ids
-			case len(n.Payload) <= worklease.MaxIDBytes: // longer are probes
-				ids = append(ids, n.Payload)
-			}
-		}
-	}
+	ear := listen(t, url, b)
 	for range rounds(50, 200, 1000) {
 		must(t, l.Release(t.Context(), take(t, l, "unwanted")))
 		must(t, l.Forget(t.Context(), take(t, l, "unwanted")))
 		claim, _ := grant(t, b, attempt("unwanted", "holder"))
 		must(t, b.Release(t.Context(), claim, worklease.Farewell{}))
 	}
-	if got := notices(); len(got) > 0 {
+	if got := ear.heard(t, pool); len(got) > 0 {
 		t.Errorf("%d notices, and nobody waits", len(got))
 	}
 	long := string(slices.Repeat([]byte("x"), worklease.MaxIDBytes)) // S43
@@ -125,12 +139,40 @@ func TestNoticesUnderAMarkOnly(t *testing.T) {
 		done := queue(t, b, newLease(t, b, "waiter"), workID)
 		asleep(t, b)
 		must(t, free(token))
-		got := await(t, "the waiter gets the work", done)
-		must(t, got.err)
-		refused(t, "the old owner's release", l.Release(t.Context(), worklease.NewToken(workID, "holder", 1<<40, time.Time{})), worklease.ErrFenced)
-		if got := notices(); !slices.Equal(got, []string{workID}) {
+		must(t, await(t, "the waiter gets the work", done).err)
+		refused(t, "an old owner's release", l.Release(t.Context(), worklease.NewToken(workID, "holder", 1<<40, time.Time{})), worklease.ErrFenced)
+		if got := ear.heard(t, pool); !slices.Equal(got, []string{workID}) {
 			t.Errorf("notices %q, want %q once", got, workID)
 		}
+	}
+}
+
+// W4, W5: what was freed without its notice is notified afterwards, also under a mark
+// only.
+func TestNoticesThatFollow(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	direct := pgtest.Open(t, url)
+	b := newBackend(t, pgtest.Open(t, url, pgtest.Config(func(c *pgxpool.Config) {
+		c.ConnConfig.RuntimeParams["lock_timeout"] = "100ms"
+	})), patiently)
+	l := newLease(t, b, "holder")
+	ear := listen(t, url, b)
+	wanted, unwanted, locked := take(t, l, "wanted"), take(t, l, "unwanted"), take(t, l, "locked")
+	far := newBackend(t, direct, patiently)
+	done := queue(t, far, newLease(t, far, "waiter"), "wanted")
+	asleep(t, far)
+	blocker := lockRow(t, url, "locked")
+	err := b.Release(t.Context(), locked.Claim(), worklease.Farewell{Exit: worklease.ExitReleased})
+	if sqlState(err) != "55P03" { // as if a notice had failed
+		t.Errorf("Release behind a lock: %v", err)
+	}
+	blocker.Release()
+	must(t, l.Release(t.Context(), unwanted))
+	must(t, l.Release(t.Context(), wanted))
+	must(t, await(t, "the waiter gets the work", done).err)
+	if got := ear.heard(t, direct); !slices.Equal(got, []string{"wanted"}) {
+		t.Errorf("notices %q", got)
 	}
 }
 

@@ -228,7 +228,7 @@ func (e *ears) subscribe(ctx context.Context, conn *pgx.Conn) error {
 // Its payload is too long to be a work ID.
 func (e *ears) prove(ctx context.Context, conn *pgx.Conn) error {
 	probe := rand.Text() + strings.Repeat(".", worklease.MaxIDBytes)
-	if err := e.hub.backend.notify(ctx, e.channel, probe); err != nil {
+	if err := e.hub.backend.notify(ctx, probeSQL, e.channel, probe); err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}
 	deadline := time.Now().Add(e.hub.pace.ask)
@@ -247,7 +247,7 @@ func (e *ears) prove(ctx context.Context, conn *pgx.Conn) error {
 
 // notify sends notifications in a statement of its own, on a connection of its own:
 // where notices stall, nothing else may stall behind them.
-func (b *Backend) notify(ctx context.Context, channel string, payloads ...string) error {
+func (b *Backend) notify(ctx context.Context, sql string, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, b.hub.pace.ask)
 	defer cancel()
 	conn, err := b.connectBeside(ctx, func(cfg *pgxpool.Config) { name(cfg, "notify") })
@@ -255,7 +255,7 @@ func (b *Backend) notify(ctx context.Context, channel string, payloads ...string
 		return err
 	}
 	defer hangUp(conn)
-	_, err = conn.Exec(ctx, notifySQL, channel, payloads)
+	_, err = conn.Exec(ctx, sql, args...)
 	return err
 }
 
@@ -286,7 +286,7 @@ func (h *hub) sendNotices() {
 		if len(ids) == 0 {
 			return
 		}
-		if err := h.backend.notify(h.ctx, h.ears.channel, ids...); err != nil {
+		if err := h.backend.notify(h.ctx, h.backend.sql.notice, h.ears.channel, ids); err != nil {
 			h.log.Warn("worklease: work was freed without a notice; who waits looks for it", "count", len(ids), "error", err)
 		}
 	}

@@ -380,9 +380,15 @@ SELECT i.work_id,
 FROM ids i LEFT JOIN {table} l USING (work_id)
 LEFT JOIN mark m ON m.work_id = i.work_id AND m.fencing_token = l.fencing_token`
 
-// notifySQL sends notifications: $1 the channel, $2 the payloads.
-const notifySQL = `-- worklease: notify
-SELECT pg_notify($1::text, p) FROM unnest($2::text[]) p`
+// noticeSQL sends the notices that did not go out with what freed the rows: $1 the
+// channel, $2 the work IDs. Where nobody waits it sends none.
+const noticeSQL = `-- worklease: notice
+SELECT pg_notify($1::text, l.work_id) FROM {table} l
+WHERE l.work_id = ANY ($2::text[]) AND l.awaited_until > clock_timestamp()`
+
+// probeSQL sends a notification to ourselves: $1 the channel, $2 what to hear.
+const probeSQL = `-- worklease: probe
+SELECT pg_notify($1::text, $2::text)`
 
 // heartbeatSQL asks a listening session for its subscription: $1 the channel.
 const heartbeatSQL = `-- worklease: heartbeat
@@ -402,7 +408,7 @@ WHERE n.nspname = $1::text AND t.relname = 'worklease_leases'`
 // statements are the texts for one schema.
 type statements struct {
 	acquire, checkpoint, renew, release, undo, forget, read string
-	fence, outcome, renewMany, judgeMany, look              string
+	fence, outcome, renewMany, judgeMany, look, notice      string
 }
 
 func newStatements(schema string) statements {
@@ -431,6 +437,7 @@ func newStatements(schema string) statements {
 		renewMany:  fill(renewManySQL),
 		judgeMany:  fill(judgeManySQL),
 		look:       fill(lookSQL),
+		notice:     fill(noticeSQL),
 	}
 }
 
