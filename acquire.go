@@ -65,7 +65,7 @@ func (a *acquisition) wait(ctx context.Context) (Token, error) {
 		for err != nil && a.options.wait && !isPermanent(err) && !errors.Is(err, ErrLeaseHeld) {
 			// The turn is still ours.
 			faults++
-			if err := sleep(ctx, acquireBackoff.Wait(faults)); err != nil {
+			if err := ctxerr.Sleep(ctx, acquireBackoff.Wait(faults)); err != nil {
 				return Token{}, err
 			}
 			token, err = a.try(ctx)
@@ -129,7 +129,7 @@ func (p *polledTurn) come(ctx context.Context) error {
 	if p.pause == 0 {
 		return ctxerr.Of(ctx)
 	}
-	return sleep(ctx, p.pause)
+	return ctxerr.Sleep(ctx, p.pause)
 }
 
 // The random share keeps a crowd apart.
@@ -188,7 +188,7 @@ func (l *lease) giveBackLate(workID, nonce string) {
 	claim := Claim{WorkID: workID, HolderID: l.cfg.HolderID, Nonce: nonce}
 	for pause := 250 * time.Millisecond; ; pause = min(4*pause, 3500*time.Millisecond) {
 		err := l.backend.Release(ctx, claim, Farewell{Exit: ExitNone})
-		if err == nil || isPermanent(err) || sleep(ctx, pause) != nil {
+		if err == nil || isPermanent(err) || ctxerr.Sleep(ctx, pause) != nil {
 			return
 		}
 	}

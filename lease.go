@@ -100,7 +100,7 @@ func (l *lease) release(ctx context.Context, token Token, o releaseOptions) (too
 			h.gone()
 			return took, nil
 		}
-		if isVerdict(err) || isPermanent(err) || sleep(ctx, farewellBackoff.Wait(failures)) != nil {
+		if isVerdict(err) || isPermanent(err) || ctxerr.Sleep(ctx, farewellBackoff.Wait(failures)) != nil {
 			return took, h.heed("release", err)
 		}
 	}
@@ -246,16 +246,4 @@ func (l *lease) forget(ctx context.Context, token Token) error {
 	}
 	h.gone()
 	return nil
-}
-
-// sleep waits for d. It returns an error if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctxerr.Of(ctx)
-	}
 }

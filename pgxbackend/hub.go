@@ -13,6 +13,7 @@ import (
 
 	"github.com/aetomala/worklease"
 	"github.com/aetomala/worklease/internal/backoff"
+	"github.com/aetomala/worklease/internal/ctxerr"
 )
 
 const (
@@ -332,7 +333,7 @@ func (h *hub) run() {
 		case <-timer.C:
 		case <-h.wake:
 			if failures > 0 {
-				sleep(h.ctx, lookBackoff.Wait(failures)) // new watchers mend no fault
+				_ = ctxerr.Sleep(h.ctx, lookBackoff.Wait(failures)) // new watchers mend no fault
 			}
 		case <-h.ctx.Done():
 			return
@@ -501,16 +502,6 @@ func (h *hub) close() {
 	h.mu.Unlock()
 	h.cancel()
 	h.wg.Wait()
-}
-
-// sleep waits for d or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }
 
 // lookHeap orders work IDs by when to look next.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/aetomala/worklease"
 	"github.com/aetomala/worklease/internal/backoff"
+	"github.com/aetomala/worklease/internal/ctxerr"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -145,7 +146,7 @@ func (e *ears) run(ctx context.Context) {
 		if errors.Is(err, errDeaf) {
 			pause = e.hub.pace.deaf
 		}
-		sleep(ctx, pause)
+		_ = ctxerr.Sleep(ctx, pause)
 	}
 }
 

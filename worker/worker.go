@@ -49,7 +49,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"time"
 
 	"github.com/aetomala/worklease"
@@ -93,7 +92,7 @@ type Runner struct {
 // ErrWorkFnRequired or both.
 func NewRunner(cfg RunnerConfig) (*Runner, error) {
 	var faults []error
-	if isNil(cfg.Lease) {
+	if tenure.IsNil(cfg.Lease) {
 		faults = append(faults, ErrLeaseRequired)
 	}
 	if cfg.WorkFn == nil {
@@ -109,11 +108,6 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 		CleanupTimeout: cfg.CleanupTimeout,
 		WindDown:       cfg.WindDown,
 	}}, nil
-}
-
-func isNil(l worklease.Lease) bool {
-	v := reflect.ValueOf(l)
-	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // Run acquires workID, calls the function in the caller's goroutine and leaves as

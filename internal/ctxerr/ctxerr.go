@@ -1,10 +1,12 @@
 // Package ctxerr tells why a context ended so that both questions can be asked of
-// one error: whether it is the context's own, and what the cause was.
+// one error: whether it is the context's own, and what the cause was. It also waits
+// under a context.
 package ctxerr
 
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // Of returns nil while ctx lives, and after that an error that Is both ctx.Err()
@@ -24,3 +26,15 @@ type ended struct{ err, cause error }
 
 func (e *ended) Error() string   { return e.err.Error() + ": " + e.cause.Error() }
 func (e *ended) Unwrap() []error { return []error{e.err, e.cause} }
+
+// Sleep waits for d. It returns what [Of] does if ctx ends first.
+func Sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return Of(ctx)
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"reflect"
 	"time"
+
+	"github.com/aetomala/worklease/internal/ctxerr"
 )
 
 // What the layers have in common beside a lifecycle.
@@ -19,10 +21,5 @@ func Pause(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
 	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
+	_ = ctxerr.Sleep(ctx, d)
 }
