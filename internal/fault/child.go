@@ -34,8 +34,9 @@ type Child struct {
 	done  chan struct{}
 	err   error // how it left; set before done is closed
 
-	onEvent func(Event)
-	output  tail
+	onEvent   func(Event)
+	output    tail
+	attentive chan struct{} // closed when the role's signal handler stands
 
 	mu      sync.Mutex
 	events  []Event
@@ -51,11 +52,12 @@ func Start(c Command) (*Child, error) {
 		return nil, err
 	}
 	child := &Child{
-		role:    c.Role,
-		cmd:     exec.Command(cmp.Or(c.Path, self), c.Args...),
-		done:    make(chan struct{}),
-		onEvent: c.OnEvent,
-		changed: make(chan struct{}),
+		role:      c.Role,
+		cmd:       exec.Command(cmp.Or(c.Path, self), c.Args...),
+		done:      make(chan struct{}),
+		attentive: make(chan struct{}),
+		onEvent:   c.OnEvent,
+		changed:   make(chan struct{}),
 	}
 	child.cmd.Env = append(append(os.Environ(), c.Env...), roleVariable+"="+c.Role)
 	child.cmd.Stdout = &eventWriter{child: child}
@@ -138,8 +140,22 @@ func (c *Child) Kill() {
 	<-c.done
 }
 
-// Terminate sends SIGTERM, which ends the role's context. It does not wait.
-func (c *Child) Terminate() error { return c.cmd.Process.Signal(syscall.SIGTERM) }
+// Terminate sends SIGTERM, which ends the role's context, and does not wait for
+// what follows. A role that was only just started is first let come to where
+// [RunRole] heeds signals: before, SIGTERM would kill it.
+func (c *Child) Terminate() error {
+	if c.role != "" {
+		ctx, cancel := patient(context.Background())
+		defer cancel()
+		select {
+		case <-c.attentive:
+		case <-c.done:
+		case <-ctx.Done():
+			return fmt.Errorf("fault: terminate child %q: it never heeded signals: %w", c.role, context.Cause(ctx))
+		}
+	}
+	return c.cmd.Process.Signal(syscall.SIGTERM)
+}
 
 // Freeze sends SIGSTOP. On Linux it returns when every thread of the child
 // stands still; elsewhere that follows shortly.
@@ -230,6 +246,10 @@ func (c *Child) take(match func(Event) bool) (e Event, found bool, changed <-cha
 }
 
 func (c *Child) heard(e Event) {
+	if e.Name == attentiveEvent {
+		close(c.attentive)
+		return
+	}
 	if c.onEvent != nil {
 		c.onEvent(e)
 	}

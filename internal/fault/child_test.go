@@ -77,6 +77,19 @@ func TestChildTerminate(t *testing.T) {
 	}
 }
 
+// Before the role runs, SIGTERM would kill it: a child that was only just started
+// ends as any other.
+func TestChildTerminateAtOnce(t *testing.T) {
+	t.Parallel()
+	c := fault.Spawn(t, "echo")
+	if err := c.Terminate(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Wait(t.Context()); err != nil {
+		t.Errorf("Wait after SIGTERM = %v", err)
+	}
+}
+
 func TestChildKill(t *testing.T) {
 	t.Parallel()
 	c := fault.Spawn(t, "echo")

@@ -13,6 +13,10 @@ import (
 
 const roleVariable = "WORKLEASE_FAULT_ROLE"
 
+// attentiveEvent is RunRole's own: from here on SIGTERM ends the role's context.
+// The parent's Await and Events do not see it.
+const attentiveEvent = "fault: attentive"
+
 // Role returns the role this process was started in by [Start] or [Spawn], and
 // "" in any other process.
 func Role() string { return os.Getenv(roleVariable) }
@@ -30,6 +34,7 @@ func RunRole(roles map[string]func(context.Context) error) {
 		os.Exit(1)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	Emit(attentiveEvent, nil)
 	err := play(ctx)
 	stop()
 	if err != nil {
