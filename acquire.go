@@ -45,7 +45,16 @@ func (a *acquisition) run(ctx context.Context) (Token, error) {
 		return Token{}, err
 	}
 	a.nonce = rand.Text()
-	token, err := a.wait(ctx)
+	if err := ctxerr.Of(ctx); err != nil {
+		return Token{}, err
+	}
+	var token Token
+	var err error
+	if a.options.wait {
+		token, err = a.wait(ctx)
+	} else {
+		token, err = a.try(ctx)
+	}
 	if err != nil && a.unsure {
 		go a.lease.giveBackLate(a.workID, a.nonce)
 	}
@@ -62,7 +71,7 @@ func (a *acquisition) wait(ctx context.Context) (Token, error) {
 			return Token{}, err
 		}
 		token, err := a.try(ctx)
-		for err != nil && a.options.wait && !isPermanent(err) && !errors.Is(err, ErrLeaseHeld) {
+		for err != nil && !isPermanent(err) && !errors.Is(err, ErrLeaseHeld) {
 			// The turn is still ours.
 			faults++
 			if err := ctxerr.Sleep(ctx, acquireBackoff.Wait(faults)); err != nil {
@@ -72,7 +81,7 @@ func (a *acquisition) wait(ctx context.Context) (Token, error) {
 		}
 		faults = 0
 		var held *HeldError
-		if !a.options.wait || !errors.As(err, &held) {
+		if !errors.As(err, &held) {
 			return token, err
 		}
 		turn.pass(held.Remaining)
@@ -81,9 +90,6 @@ func (a *acquisition) wait(ctx context.Context) (Token, error) {
 
 // queue returns how this call waits for its turns.
 func (a *acquisition) queue() turn {
-	if !a.options.wait {
-		return &polledTurn{}
-	}
 	if w, ok := a.lease.backend.(Waker); ok {
 		nudge, stop := w.Watch(a.workID, a.options.poll)
 		return watchedTurn{nudge, stop}
@@ -167,10 +173,10 @@ func (a *acquisition) try(ctx context.Context) (Token, error) {
 // while anybody waits for the call. The next attempt is a new one in any case.
 func (a *acquisition) giveBack(ctx context.Context) {
 	given := make(chan struct{})
-	go func(nonce string) {
+	go func(l *lease, workID, nonce string) {
 		defer close(given)
-		a.lease.giveBackLate(a.workID, nonce)
-	}(a.nonce)
+		l.giveBackLate(workID, nonce)
+	}(a.lease, a.workID, a.nonce)
 	a.nonce = rand.Text()
 	a.unsure = false
 	select {

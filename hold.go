@@ -54,18 +54,17 @@ type farewell struct {
 // must not come back while somebody may still ask for it.
 const deadHoldAge = 10 * time.Minute
 
-func (l *lease) newHold(token Token, name string) *hold {
-	now := time.Now()
+func (l *lease) newHold(token Token, name string, now time.Time) *hold {
 	return &hold{lease: l, token: token, name: name, start: now, extended: now, progress: now}
 }
 
 // keep records a grant that was asked for at sent.
 func (l *lease) keep(token Token, g Grant, sent time.Time) {
-	h := l.newHold(token, token.nonce)
+	h := l.newHold(token, token.nonce, sent)
 	h.numbered = true
-	h.extended, h.span = sent, g.Remaining
+	h.span = g.Remaining
 	h.trusted = true
-	h.until.Store(int64(sent.Add(g.Remaining).Sub(h.start)))
+	h.until.Store(int64(g.Remaining))
 	h.prior, h.priorKnown, h.priorWhole = g.Prior, true, !g.StateOmitted
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,7 +100,7 @@ func (l *lease) hold(token Token) *hold {
 func (l *lease) holdLocked(token Token) *hold {
 	h, ok := l.holds[token.Claim()]
 	if !ok {
-		h = l.newHold(token, rand.Text())
+		h = l.newHold(token, rand.Text(), time.Now())
 		l.addLocked(h)
 	}
 	return h

@@ -72,12 +72,7 @@ func (l *lease) renew(ctx context.Context, token Token) (took time.Duration, err
 }
 
 func (l *lease) Release(ctx context.Context, token Token, opts ...ReleaseOption) error {
-	o := releaseOptions{exit: ExitReleased, timeout: farewellTime}
-	for _, opt := range opts {
-		if opt != nil {
-			opt(&o)
-		}
-	}
+	o := apply(releaseOptions{exit: ExitReleased, timeout: farewellTime}, opts)
 	took, err := l.release(ctx, token, o)
 	err = fail("release", token.workID, err)
 	l.observer.released(ctx, ReleaseEvent{Token: token, Exit: o.exit, Duration: took, Err: err})
@@ -88,8 +83,9 @@ func (l *lease) release(ctx context.Context, token Token, o releaseOptions) (too
 	if err := errors.Join(checkToken(ctx, token), l.checkState(o.state), checkExit(o.exit)); err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.timeout)
-	defer cancel()
+	ending := ctxerr.Outlive(ctx, o.timeout)
+	defer ending.Cancel()
+	ctx = ending
 	h := l.hold(token)
 	h.leave()
 	for failures := 1; ; failures++ {

@@ -111,14 +111,9 @@ func WithProgressDeadline(d time.Duration) RenewalOption {
 }
 
 func (l *lease) renewalOptions(opts []RenewalOption) renewalOptions {
-	o := renewalOptions{
+	o := apply(renewalOptions{
 		backoff: backoff.Policy{Initial: defaultBackoff, Max: defaultBackoffCap, Jitter: defaultBackoffJitter},
-	}
-	for _, opt := range opts {
-		if opt != nil {
-			opt(&o)
-		}
-	}
+	}, opts)
 	if half := l.cfg.TTL / 2; o.interval <= 0 || o.interval > half {
 		o.interval = half
 	}
@@ -127,15 +122,24 @@ func (l *lease) renewalOptions(opts []RenewalOption) renewalOptions {
 }
 
 func collect(opts []AcquireOption) acquireOptions {
-	var o acquireOptions
-	for _, opt := range opts {
-		if opt != nil {
-			opt(&o)
-		}
-	}
+	o := apply(acquireOptions{}, opts)
 	if o.poll <= 0 {
 		o.poll = defaultPollInterval
 	}
 	o.poll = max(o.poll, time.Millisecond)
 	return o
+}
+
+// apply returns o as changed by those of opts that are not nil.
+func apply[O any, F ~func(*O)](o O, opts []F) O {
+	if len(opts) == 0 {
+		return o // which then needs no place on the heap
+	}
+	changed := o
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&changed)
+		}
+	}
+	return changed
 }
