@@ -6,6 +6,47 @@
 // version is read from the database catalog. Every file may run twice: the
 // second time changes nothing.
 //
+// # Other tools
+//
+// tern's command line tool runs the files as they are, from a checkout or a vendored
+// copy of this folder:
+//
+//	tern migrate --migrations migrations --version-table public.worklease_schema_version
+//
+// Another schema must exist and is named in a tern.conf, given by --config, and in the
+// version table; a name that needs quotes is written with them:
+//
+//	[data]
+//	schema = jobs
+//
+// Inside a tern chain of your own, call Up on the connection that tern gives you (a
+// second one would wait for tern's lock for ever), and outside of its transaction:
+//
+//	m.Migrations = append(m.Migrations, &migrate.Migration{
+//		Sequence:      2,
+//		Name:          "002_worklease",
+//		UpFunc:        func(ctx context.Context, conn *pgx.Conn) error { return migrations.Up(ctx, conn) },
+//		DisableFuncTx: true,
+//	})
+//
+// For golang-migrate, the text of SQL("public", 0) is 1_worklease.up.sql. goose wants it
+// between "-- +goose StatementBegin" and "-- +goose StatementEnd", as it contains a DO
+// block. The way down of both is
+//
+//	DROP TABLE public.worklease_leases;
+//	DROP SEQUENCE public.worklease_fencing_seq;
+//
+// goose can also call Up in a Go migration, by RunDB, with package stdlib's driver:
+//
+//	func(ctx context.Context, db *sql.DB) error {
+//		c, err := db.Conn(ctx)
+//		if err != nil {
+//			return err
+//		}
+//		defer c.Close()
+//		return c.Raw(func(driver any) error { return migrations.Up(ctx, driver.(*stdlib.Conn).Conn()) })
+//	}
+//
 // # A v0.5 table
 //
 // A table of worklease v0.5 counts as version 0 and is adopted: rows, tokens and
