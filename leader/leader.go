@@ -22,25 +22,29 @@
 //
 // # How a term ends
 //
-//	the function                                     the row says   callbacks               Elect returns
-//	returns nil                                      released       elected, relinquished   nil
-//	returns an error that Is worklease.Retire        retired        elected, relinquished   nil
-//	returns another error, ctx.Err() too             abandoned      elected                 that error
-//	returns, but the farewell fails                  nothing        elected                 joined with that error
-//	returns, and the farewell finds the lease lost   nothing        elected                 joined with worklease.ErrFenced
-//	is not called: ctx ended, or the prior failed    abandoned      none                    why
-//	is not called: ctx ended during OnElected        abandoned      elected                 why
-//	is not called: lost before OnElected             nothing        none                    the cause
-//	panics or calls runtime.Goexit                   nothing        elected                 not: it goes on up
-//	has lost the lease                               nothing        elected, lost           the cause
-//	is stalled and returns while the lease lasts     abandoned      elected, lost           worklease.ErrStalled
-//	is stalled and returns later                     nothing        elected, lost           worklease.ErrStalled
-//	runs for more than WindDown after ctx has ended  nothing        elected, lost           joined with worklease.ErrWindDown
+//	the function                                     the row says  callbacks              Elect returns
+//	returns nil                                      released      elected, relinquished  nil
+//	returns an error that Is worklease.Retire        retired       elected, relinquished  nil
+//	returns another error, ctx.Err() too             abandoned     elected                that error
+//	returns, but the farewell fails                  nothing       elected                joined with that error
+//	returns, and the farewell finds the lease lost   nothing       elected                joined with worklease.ErrFenced
+//	panics or calls runtime.Goexit                   nothing       elected                not: it goes on up
+//	has lost the lease                               nothing       elected, lost          the cause
+//	has lost the lease and panics                    nothing       elected, lost          not: it goes on up
+//	is stalled and returns while the lease lasts     abandoned     elected, lost          worklease.ErrStalled
+//	is stalled and returns later                     nothing       elected, lost          worklease.ErrStalled
+//	runs for more than WindDown after ctx has ended  nothing       elected, lost          joined with worklease.ErrWindDown
+//	is not called: nothing was acquired              as it was     none                   what Acquire returns
+//	is not called: ctx has ended                     abandoned     none                   why
+//	is not called: ctx has ended during OnElected    abandoned     elected                why
+//	is not called: the prior cannot be read          abandoned     none                   why
+//	is not called: the lease is lost                 nothing       none                   the cause
+//	is not called: the lease is lost in OnElected    nothing       elected, lost          the cause
 //
-// A row that says nothing is a lease that lapses. Where there was no term, Elect
-// returns what Acquire did: a [*worklease.HeldError], a [*worklease.RetiredError], the
-// error of ctx. The function's own error comes first; those of a loss and of a
-// farewell that fails are joined to it.
+// A row that says nothing is a lease that lapses: the next leader comes after the TTL,
+// unless a farewell arrived whose reply was lost. What Acquire returns is a
+// [*worklease.HeldError], a [*worklease.RetiredError], the error of ctx. The function's
+// own error comes first; those of a loss and of a farewell that fails are joined to it.
 //
 // On shutdown the function's context ends with ctx. A function that then returns nil
 // hands over cleanly; one that returns ctx.Err() says that it was interrupted, and

@@ -15,28 +15,42 @@
 // is woken by the backend, or asks about every IdleInterval where nothing can wake it.
 // It never starts the function while an earlier call still runs.
 //
+// A Pool does not balance. The first process to come has the slots, each until its
+// function returns: one that returns now and then, with nil, lets others come in.
+//
 // # How a call ends
 //
-//	the function                                     the row says  the observer is told  the slot
-//	returns nil                                      released      Released              again after RerunInterval
-//	returns an error                                 abandoned     Backoff               again after BackoffInterval
-//	returns, but the farewell fails                  nothing       Backoff               again after BackoffInterval
-//	is not called: the prior failed                  abandoned     Backoff               again after BackoffInterval
-//	returns an error that is a PermanentError        abandoned     Dead                  ends
-//	returns an error that Is worklease.Retire        retired       Retired               ends
-//	has lost the lease, or the farewell finds it so  nothing       Lost                  again after a short pause
-//	is stalled and returns while the lease lasts     abandoned     Lost                  again after a short pause
-//	is stalled and returns later                     nothing       Lost                  again after a short pause
-//	returns nil after ctx has ended                  released      Released              ends
-//	returns ctx.Err() after ctx has ended            abandoned     Released              ends
-//	returns another error after ctx has ended        abandoned     Backoff, of no time   ends
-//	is not called: ctx ended                         abandoned     nothing               ends
-//	runs for more than WindDown after ctx has ended  nothing       Lost                  ends
-//	panics or calls runtime.Goexit                   nothing       nothing               ends, and Run with it
+//	the function                                     the row says  the observer is told      the slot
+//	returns nil                                      released      Acquired, Released        again after RerunInterval
+//	returns an error that Is worklease.Retire        retired       Acquired, Retired         ends
+//	returns an error that is a PermanentError        abandoned     Acquired, Dead            ends
+//	returns another error                            abandoned     Acquired, Backoff         again after BackoffInterval
+//	returns a state that is too large                abandoned     Acquired, Backoff         again after BackoffInterval
+//	returns, but the farewell fails                  nothing       Acquired, Backoff         again after BackoffInterval
+//	returns, and the farewell finds the lease lost   nothing       Acquired, Lost            again after a short pause
+//	panics or calls runtime.Goexit                   nothing       Acquired                  ends, and Run with it
+//	has lost the lease                               nothing       Acquired, Lost            again after a short pause
+//	has lost the lease and panics                    nothing       Acquired                  ends, and Run with it
+//	has lost the lease, returns a PermanentError     nothing       Acquired, Dead            ends
+//	is stalled and returns while the lease lasts     abandoned     Acquired, Lost            again after a short pause
+//	is stalled and returns later                     nothing       Acquired, Lost            again after a short pause
+//	returns nil after ctx has ended                  released      Acquired, Released        ends
+//	returns ctx.Err() after ctx has ended            abandoned     Acquired, Released        ends
+//	returns another error after ctx has ended        abandoned     Acquired, Backoff of 0 s  ends
+//	returns after that, but the farewell fails       nothing       Acquired, Backoff of 0 s  ends
+//	runs for more than WindDown after ctx has ended  nothing       Acquired, Lost            ends
+//	is not called: ctx has ended                     abandoned     nothing                   ends
+//	is not called: ctx has ended in OnSlotAcquired   abandoned     Acquired, Released        ends
+//	is not called: the prior cannot be read          abandoned     Backoff                   again after BackoffInterval
+//	is not called: the lease is lost                 nothing       Lost                      again after a short pause
+//	is not called: it is lost in OnSlotAcquired      nothing       Acquired, Lost            again after a short pause
+//	does not get the lease: ctx has ended            as it was     nothing                   ends
+//	does not get the lease: the work is retired      as it was     Retired                   ends
+//	does not get the lease: Acquire fails for good   as it was     Backoff                   again after BackoffInterval
 //
-// The function is called after Acquired. A row that says nothing is a lease that
-// lapses. An acquisition that fails for good, such as one of retired work, is
-// Retired, Dead or Backoff, as its error says; errors that may pass are waited out.
+// A row that says nothing is a lease that lapses, unless a farewell arrived whose reply
+// was lost. Errors of an acquisition that may pass are waited out and told nobody; one
+// that is a PermanentError ends the slot.
 //
 // A function that has lost its lease and returns a PermanentError ends the slot all the
 // same. One that returns Retire then does not: nothing could be recorded.

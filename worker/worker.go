@@ -21,20 +21,27 @@
 //
 // # How it ends
 //
-//	the function                                      the row says   Run returns
-//	returns nil                                       released       nil
-//	returns an error that Is worklease.Retire         retired        nil
-//	returns another error, ctx.Err() too              abandoned      that error
-//	returns a state that is too large                 abandoned      joined with worklease.ErrInvalid
-//	is not called: ctx ended, or the prior failed     abandoned      why
-//	panics or calls runtime.Goexit                    nothing        not: it goes on up
-//	has lost the lease                                nothing        the cause
-//	is stalled and returns while the lease lasts      abandoned      worklease.ErrStalled
-//	is stalled and returns later                      nothing        worklease.ErrStalled
-//	runs for more than WindDown after ctx has ended   nothing        joined with worklease.ErrWindDown
+//	the function                                     the row says  Run returns
+//	returns nil                                      released      nil
+//	returns an error that Is worklease.Retire        retired       nil
+//	returns another error, ctx.Err() too             abandoned     that error
+//	returns a state that is too large                abandoned     joined with worklease.ErrInvalid
+//	returns, but the farewell fails                  nothing       joined with that error
+//	returns, and the farewell finds the lease lost   nothing       joined with worklease.ErrFenced
+//	panics or calls runtime.Goexit                   nothing       not: it goes on up
+//	has lost the lease                               nothing       the cause
+//	has lost the lease and panics                    nothing       not: it goes on up
+//	is stalled and returns while the lease lasts     abandoned     worklease.ErrStalled
+//	is stalled and returns later                     nothing       worklease.ErrStalled
+//	runs for more than WindDown after ctx has ended  nothing       joined with worklease.ErrWindDown
+//	is not called: nothing was acquired              as it was     what Acquire returns
+//	is not called: ctx has ended                     abandoned     why
+//	is not called: the prior cannot be read          abandoned     why
+//	is not called: the lease is lost                 nothing       the cause
 //
 // A row that says nothing is a lease that lapses: the next owner is told of a crash
-// (worklease.ExitExpired). In each other case it has the work at once.
+// ([worklease.ExitExpired]), unless a farewell arrived whose reply was lost. Where the
+// row says something, the next owner has the work at once.
 //
 // A state that is not nil is saved in the same statement that surrenders the lease,
 // also with an error. On shutdown, save what was done and return it with nil: that is
@@ -43,6 +50,12 @@
 //
 // The lease is kept until the function has returned, also after ctx has ended, for
 // at most WindDown: it is never surrendered while the function still runs.
+//
+// # What an observer sees
+//
+// The [worklease.LeaseObserver] of the Lease is told OnAcquire, and then, unless nothing
+// was acquired, OnRenew for each renewal and OnRelease for each farewell that is sent:
+// none after a loss, a panic or a wind-down that took too long. Prior has no event.
 package worker
 
 import (
