@@ -52,6 +52,8 @@ type Backend interface {
 // and exit go, the token stays, and the work is free for an owner who finds no
 // trace of an earlier one. Its repeat is nil.
 type Forgetter interface {
+	// Forget blanks the row of c, held, lapsed or surrendered. ErrFenced if c is not the
+	// row's any more.
 	Forget(ctx context.Context, c Claim) error
 }
 
@@ -135,8 +137,8 @@ type Save struct {
 }
 
 // Farewell is how an owner leaves: ExitReleased, ExitAbandoned or ExitRetired,
-// with a last checkpoint unless State is nil, numbered as in [Save]. A state whose number is not above the stored one is an [*OvertakenError], whoever
-// stored that.
+// with a last checkpoint unless State is nil, numbered as in [Save]. A state whose
+// number is not above the stored one is an [*OvertakenError], whoever stored that.
 //
 // ExitNone undoes an acquisition that nobody will use: the claim is matched by its
 // nonce, its number may be zero, and the next owner is told what this one would

@@ -29,7 +29,8 @@ var (
 	// ErrLeaseRetired: the work is done for good. The error is a [*RetiredError].
 	ErrLeaseRetired = errors.New("work is retired")
 
-	// ErrStalled: no checkpoint came for as long as [WithProgressDeadline] allows.
+	// ErrStalled: no checkpoint came for as long as [WithProgressDeadline] allows. It
+	// is the cause of the context of [Lease.StartRenewal], and no method returns it.
 	ErrStalled = errors.New("no progress within the deadline")
 
 	// ErrWindDown: the work function outlived the time its lease was kept for it
@@ -37,10 +38,10 @@ var (
 	ErrWindDown = errors.New("work outlived its wind-down")
 
 	// ErrOutcomeUnknown: a commit may or may not have happened, and the bound for
-	// finding out passed.
+	// finding out passed. The checkpoint tells the next owner.
 	ErrOutcomeUnknown = errors.New("outcome of the commit is unknown")
 
-	// ErrClosed: the backend was closed.
+	// ErrClosed: the backend, or the connection pool under it, was closed.
 	ErrClosed = errors.New("backend is closed")
 
 	// ErrInvalid is wrapped by every error about an argument or a configuration.

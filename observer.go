@@ -12,11 +12,15 @@ import (
 )
 
 // LeaseObserver is told of every operation after it ended, successful or not, with
-// the error that the caller gets. It is called in the caller's goroutine, and
+// the error that the caller gets; Duration is that of the last backend call, and zero
+// if there was none. It is called in the caller's goroutine, by many at once, and
 // OnFenced after the operation's own event. Events of renewals that StartRenewal
 // makes come from a goroutine of their own, one at a time and in order, out of a
 // bounded queue: an observer that blocks or panics there costs no lease, only
-// events; drops are counted and panics recovered, and both are logged.
+// events; drops are counted and panics recovered, and both are logged to
+// [slog.Default]. In the caller's goroutine a panic goes on up.
+//
+// Prior, Forget and Deadline have no events; a Step of pgxbackend is a checkpoint.
 //
 // The interface may grow: embed [NopObserver].
 type LeaseObserver interface {
@@ -39,8 +43,8 @@ type AcquireEvent struct {
 	Err      error
 }
 
-// CheckpointEvent tells of a checkpoint. Size is the length in bytes of what the
-// caller passed.
+// CheckpointEvent tells of one Checkpoint, or a Step. Size is the length in bytes of
+// what the caller passed.
 type CheckpointEvent struct {
 	Token    Token
 	Size     int
@@ -65,7 +69,7 @@ type ReleaseEvent struct {
 	Err      error
 }
 
-// ReadCheckpointEvent tells of a read. Size is in bytes.
+// ReadCheckpointEvent tells of one ReadCheckpoint. Size is in bytes, of what is stored.
 type ReadCheckpointEvent struct {
 	Token        Token
 	Duration     time.Duration
@@ -74,7 +78,8 @@ type ReadCheckpointEvent struct {
 	Err          error
 }
 
-// FencedEvent tells that a Checkpoint, Renew or Release found a newer token.
+// FencedEvent tells that a Checkpoint, Renew or Release was refused, as a newer token
+// exists or the row is gone: an owner went on for longer than it owned.
 type FencedEvent struct {
 	Token     Token
 	Operation Operation

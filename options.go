@@ -22,7 +22,7 @@ type acquireOptions struct {
 	reopen bool
 }
 
-// WithWaitForLease makes Acquire wait until the work is free.
+// WithWaitForLease makes Acquire wait until the work is free, or its context ends.
 func WithWaitForLease() AcquireOption {
 	return func(o *acquireOptions) { o.wait = true }
 }
@@ -33,7 +33,7 @@ func WithPollInterval(d time.Duration) AcquireOption {
 	return func(o *acquireOptions) { o.poll = d }
 }
 
-// WithReopen lets Acquire take work that was retired.
+// WithReopen lets Acquire take work that was retired, too.
 func WithReopen() AcquireOption {
 	return func(o *acquireOptions) { o.reopen = true }
 }
@@ -57,7 +57,7 @@ func WithState(state []byte) ReleaseOption {
 }
 
 // WithExit declares how the owner leaves: ExitReleased, which is the default,
-// ExitAbandoned or ExitRetired.
+// ExitAbandoned or ExitRetired. Release refuses any other with [ErrInvalid].
 func WithExit(e Exit) ReleaseOption {
 	return func(o *releaseOptions) { o.exit = e }
 }

@@ -5,7 +5,27 @@
 // lease. A successor is told what was saved and how the last owner left.
 //
 // Leases live in a [Backend]: package pgxbackend keeps them in PostgreSQL, package
-// memory in one process.
+// memory in one process. Packages worker, leader and pool run functions under a lease,
+// and see to acquiring, renewing and leaving in the right order; most programs need no
+// more than one of them.
+//
+// # States
+//
+// A work ID is absent (never acquired), held (the expiry is ahead), lapsed (the expiry
+// has passed, nobody has taken it) or surrendered (its owner has released or forgotten
+// it). This is what becomes of an operation:
+//
+//	                 held        lapsed              surrendered      absent, or a newer token's
+//	Checkpoint       saves       saves, and revives  ErrLeaseExpired  ErrFenced
+//	Renew            extends     ErrLeaseExpired     ErrLeaseExpired  ErrFenced
+//	Release          surrenders  surrenders          its repeat: nil  ErrFenced
+//	ReadCheckpoint   reads       reads               reads            ErrFenced
+//	Forget           blanks      blanks              blanks           ErrFenced
+//	Acquire, by all  *HeldError  granted             granted          absent: granted
+//
+// A Release that differs from the one before it is ErrLeaseExpired; its repeat is nil
+// also after one successor. Retired work is granted only by [WithReopen], and is else a
+// [*RetiredError].
 //
 // # Ordering
 //
@@ -30,6 +50,12 @@
 //
 // An effect outside the database is fenced only where the other system compares
 // [Token.FencingToken]. Between two checkpoints, such work is done at least once.
+//
+// # What is assumed
+//
+// One database that is the truth. Where a failover or an old backup loses commits that
+// were acknowledged, tokens may be handed out again and two owners may overlap for up to
+// a TTL: the database tells them apart, another system may not.
 package worklease
 
 import (
@@ -80,25 +106,30 @@ type Lease interface {
 	// keeps no reference to state. A nil state keeps what is stored and still
 	// extends; an empty one is stored as empty. A lapsed lease that nobody took is
 	// extended too. ErrFenced once another token exists, ErrLeaseExpired once this
-	// token was released. An older checkpoint of the same hold that arrives late
-	// never replaces a newer one and returns nil.
+	// token was released, ErrInvalid for a state above Config.MaxCheckpointBytes. An
+	// older checkpoint of the same hold that arrives late never replaces a newer one
+	// and returns nil. After any other error it may be called again.
 	Checkpoint(ctx context.Context, token Token, state []byte) error
 
-	// Renew extends a live lease by its TTL. ErrLeaseExpired once it has ended,
-	// ErrFenced once another token exists.
+	// Renew extends a live lease by its TTL, as StartRenewal does over and over.
+	// ErrLeaseExpired once it has ended, ErrFenced once another token exists,
+	// ErrLeaseWindowExhausted where the answer came too late to be believed.
 	Renew(ctx context.Context, token Token) error
 
 	// Release ends the lease and makes the work available at once, also under a
 	// context that has ended or ends meanwhile: it takes five seconds at most, or
 	// what [WithReleaseTimeout] says, and repeats within that what failed for a while.
 	// A lapsed lease that nobody took is released too. The repeat of a Release with
-	// the same outcome is nil, any other on a released lease is ErrLeaseExpired. This
-	// process stops trusting and renewing the token when the call begins.
+	// the same outcome is nil, any other on a released lease is ErrLeaseExpired;
+	// ErrFenced once another token exists; with [WithState] an [*OvertakenError] where a
+	// newer checkpoint of the same token is stored. This process stops trusting and
+	// renewing the token when the call begins.
 	Release(ctx context.Context, token Token, opts ...ReleaseOption) error
 
 	// ReadCheckpoint reads the row: the state that is stored, nil if none, and
 	// whether the previous owner left cleanly. The slice is the caller's. ErrFenced
-	// once another token exists.
+	// once another token exists. For what the previous owner left Prior is cheaper, and
+	// tells more.
 	ReadCheckpoint(ctx context.Context, token Token) (state []byte, cleanHandoff bool, err error)
 
 	// StartRenewal keeps the lease until stopRenewal is called, ctx ends or the
@@ -107,12 +138,12 @@ type Lease interface {
 	// ErrLeaseWindowExhausted; that and ErrLeaseExpired when the database says so;
 	// ErrStalled; the cause of ctx; context.Canceled after stopRenewal or Release;
 	// ErrInvalid for a token that cannot be. A lease once lost stays lost for this
-	// Lease value.
+	// Lease value. One lease may be kept by several calls at once. A nil ctx panics.
 	//
 	// stopRenewal may be called more than once and from many goroutines; when it
-	// returns, no further statement of this renewal follows. Call it before Release,
-	// and give Release the context that StartRenewal was given, or any other but
-	// renewCtx's values.
+	// returns, no further statement of this renewal follows: it waits for the one that
+	// is under way, for some two seconds at most. Two rules: call it before Release, and give
+	// Release the context that StartRenewal was given, not renewCtx.
 	StartRenewal(ctx context.Context, token Token, opts ...RenewalOption) (renewCtx context.Context, stopRenewal func())
 
 	// Deadline returns until when this process may trust token, with a monotonic
@@ -122,8 +153,9 @@ type Lease interface {
 
 	// Forget blanks the row of token and frees the work: checkpoint, prior and exit
 	// are gone, and the next owner finds no trace of an earlier one. Its token is
-	// greater all the same. The repeat is nil. [errors.ErrUnsupported] on a backend
-	// without [Forgetter].
+	// greater all the same. This process stops trusting the token when the call begins.
+	// The repeat is nil. ErrFenced once another token exists,
+	// [errors.ErrUnsupported] on a backend without [Forgetter].
 	Forget(ctx context.Context, token Token) error
 }
 
