@@ -12,8 +12,8 @@
 // hold other rows: the cases use work IDs of their own. Cases work on the Backend
 // itself and through a [worklease.Lease] on it.
 //
-// Optional powers, such as [worklease.Forgetter] and [worklease.Waker], are tested where the backend has
-// them.
+// The optional powers [worklease.Forgetter], [worklease.Waker] and
+// [worklease.BatchRenewer] are tested where the backend has them.
 //
 // # Time
 //

@@ -13,6 +13,41 @@
 // Package migrations installs the table, or the SQL files in it through any
 // migration tool. New does not touch the database; [Backend.Ping] tells whether
 // everything is in place and which command mends what is not.
+//
+// # Transactions
+//
+// [Backend.Step] commits rows of the caller and a checkpoint together, or neither, and
+// no owner that was replaced commits through it. [Backend.FenceTx] and
+// [Backend.CheckpointTx] do the two halves of that in a transaction of the caller's,
+// whose error handling, silence and unanswered commit are then the caller's too.
+//
+// # Waiting
+//
+// Who waits sleeps until a release notifies it or the lease runs out. All work IDs that
+// are waited for are looked at together, in statements of up to 500: when they are first
+// waited for, when their leases run out, and every 30 s for safety. A release notifies
+// only where a look has left a mark that somebody waits. A notification is a hint; what
+// is granted is decided by the row.
+//
+// Where notifications do not arrive, as through a transaction pooler, waiters poll, at
+// [worklease.WithPollInterval]: the listener proves itself before it is relied on.
+// [WithListenConnect] gives it a direct connection, [Backend.Stats] tells which it is.
+//
+// # Connections
+//
+// Beside the pool there are at most two connections for renewals, releases and looks,
+// used while the pool has none to spare, so that no lease is lost to a busy pool; one
+// that listens, while anybody waits and for a minute after; and short-lived ones, which
+// prove the listener, send notices that were held up, or ask what became of the commit
+// of a Step. They are made with the pool's configuration and hooks when they are first
+// needed, and end in "worklease control", "worklease listen" and "worklease notify" in
+// application_name.
+//
+// # Failures
+//
+// A lost connection, a restart, a failover to a standby or a time of read-only mode is
+// waited out by those who wait, and by renewals for as long as the lease lasts. The
+// database must have one primary.
 package pgxbackend
 
 import (
@@ -41,8 +76,8 @@ const maxRounds = 10
 
 var inlineLimit = strconv.Itoa(worklease.MaxInlineState)
 
-// Backend is a [worklease.Backend] on PostgreSQL. Its methods are safe for
-// concurrent use.
+// Backend is a [worklease.Backend] on PostgreSQL, with all optional powers. Its methods
+// are safe for concurrent use. To wrap it, embed a *Backend, so that the powers stay.
 type Backend struct {
 	pool    *pgxpool.Pool
 	schema  string
@@ -86,7 +121,7 @@ func WithListenConnect(connect func(ctx context.Context) (*pgx.Conn, error)) Opt
 	return func(o *options) { o.listen = connect }
 }
 
-// WithoutListen makes waiters poll.
+// WithoutListen makes waiters poll, each at its [worklease.WithPollInterval], in batches.
 func WithoutListen() Option {
 	return func(o *options) { o.deaf = true }
 }

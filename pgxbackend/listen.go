@@ -321,8 +321,8 @@ func (e *ears) ask(ctx context.Context, conn *pgx.Conn) error {
 // Stats is what a Backend can tell about its waiting.
 type Stats struct {
 	Listening  bool      // notifications arrive, and waiters sleep until one comes
-	Since      time.Time // of Listening as it is
-	Reason     string    // why not Listening
+	Since      time.Time // when Listening became what it is; zero if nobody has waited yet
+	Reason     string    // why not Listening; empty while it is
 	Reconnects int       // how often a listening session ended or failed
 	Watched    int       // work IDs that are waited for
 	Waiters    int       // calls that wait

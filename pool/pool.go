@@ -15,8 +15,8 @@
 // is woken by the backend, or asks about every IdleInterval where nothing can wake it.
 // It never starts the function while an earlier call still runs.
 //
-// A Pool does not balance. The first process to come has the slots, each until its
-// function returns: one that returns now and then, with nil, lets others come in.
+// A Pool does not balance: the first process to come has all slots, each until its
+// function returns. One that returns now and then, with nil, lets others come in.
 //
 // # How a call ends
 //
