@@ -153,6 +153,23 @@ func ExampleLease_startRenewal() {
 	// true
 }
 
+// An owner that lives but does not move must not keep the work for ever.
+func ExampleWithProgressDeadline() {
+	ctx := context.Background()
+	lease, _ := newExample()
+	token, err := lease.Acquire(ctx, "tenant-7")
+	check(err)
+	renewCtx, stopRenewal := lease.StartRenewal(ctx, token, worklease.WithProgressDeadline(20*time.Millisecond))
+	defer stopRenewal()
+
+	<-renewCtx.Done() // the work hangs: no checkpoint comes
+	fmt.Println(errors.Is(context.Cause(renewCtx), worklease.ErrStalled))
+	fmt.Println(context.Cause(renewCtx))
+	// Output:
+	// true
+	// worklease: renew "tenant-7": no progress within the deadline: none for 20ms
+}
+
 func ExampleWithState() {
 	ctx := context.Background()
 	lease, other := newExample()
