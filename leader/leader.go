@@ -46,6 +46,9 @@
 // [*worklease.HeldError], a [*worklease.RetiredError], the error of ctx. The function's
 // own error comes first; those of a loss and of a farewell that fails are joined to it.
 //
+// The [worklease.LeaseObserver] of the Lease sees OnAcquire, OnRenew and OnRelease, the
+// last for each farewell that is sent.
+//
 // On shutdown the function's context ends with ctx. A function that then returns nil
 // hands over cleanly; one that returns ctx.Err() says that it was interrupted, and
 // so does Elect. The lease is kept until the function has returned, for at most
@@ -77,8 +80,8 @@ import (
 // and the token of the term. Elect waits for them, and a panic in one goes on up
 // through it; in OnElected that is a crash of the term.
 type Config struct {
-	AcquireOptions []worklease.AcquireOption
-	RenewalOptions []worklease.RenewalOption
+	AcquireOptions []worklease.AcquireOption // of the acquisition; none: it is asked for once
+	RenewalOptions []worklease.RenewalOption // of the renewal from then on
 
 	// BackoffInterval is slept before Elect returns, after each term that was not
 	// lost and after an acquisition that failed, until ctx ends at most: it is the

@@ -35,7 +35,7 @@ type Config struct {
 	// AcquireOptions are for each acquisition. The pool adds WithWaitForLease, which may
 	// not be among them, and a poll interval.
 	AcquireOptions []worklease.AcquireOption
-	RenewalOptions []worklease.RenewalOption
+	RenewalOptions []worklease.RenewalOption // of each renewal
 
 	// IdleInterval is how often a slot asks for a lease that somebody else has, where
 	// nothing can wake it. An expiry that is nearer is waited for instead. Drawn anew

@@ -52,6 +52,9 @@
 // was lost. Errors of an acquisition that may pass are waited out and told nobody; one
 // that is a PermanentError ends the slot.
 //
+// The [worklease.LeaseObserver] of the Lease is told besides: OnAcquire, OnRenew, and
+// OnRelease for each farewell that is sent.
+//
 // A function that has lost its lease and returns a PermanentError ends the slot all the
 // same. One that returns Retire then does not: nothing could be recorded.
 //

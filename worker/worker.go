@@ -83,8 +83,8 @@ type RunnerConfig struct {
 	Lease  worklease.Lease // required
 	WorkFn WorkFn          // required
 
-	AcquireOptions []worklease.AcquireOption
-	RenewalOptions []worklease.RenewalOption
+	AcquireOptions []worklease.AcquireOption // of each acquisition; none: it is asked for once
+	RenewalOptions []worklease.RenewalOption // of the renewal from then on
 
 	// CleanupTimeout is the time for the farewell, counted after the function has
 	// returned, whatever became of the caller's context. ≤ 0: 5 s.
