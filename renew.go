@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	link "github.com/aetomala/worklease/internal/hold"
 )
 
 // keeper is the one loop that renews the leases of a Lease value. It knows when
@@ -43,11 +45,13 @@ type renewal struct {
 type flight struct {
 	renewals []*renewal
 	sent     time.Time
+	ctx      context.Context
+	cancel   context.CancelFunc
 	landed   chan struct{}
 }
 
 // landingTime is how long stopRenewal waits for a statement under way. It is not
-// cancelled: others may be on it, and it would cost its connection.
+// cancelled before that: it would cost its connection.
 const landingTime = time.Second
 
 func (l *lease) StartRenewal(ctx context.Context, token Token, opts ...RenewalOption) (context.Context, func()) {
@@ -183,11 +187,23 @@ func (r *renewal) stop() {
 	if f == nil {
 		return
 	}
-	t := time.NewTimer(landingTime)
+	if f.lands(landingTime) || len(f.renewals) > 1 {
+		// Of a flight for many that is not sent yet, this renewal will be no part.
+		return
+	}
+	f.cancel()
+	f.lands(landingTime)
+}
+
+// lands waits for the answer, for d at the most.
+func (f *flight) lands(d time.Duration) bool {
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-f.landed:
+		return true
 	case <-t.C:
+		return false
 	}
 }
 
@@ -354,16 +370,27 @@ func (l *lease) flyLocked(renewals []*renewal, now time.Time, bound time.Duratio
 		r.attempt++
 		r.flight = f
 	}
-	go l.fly(f, bound)
+	f.ctx, f.cancel = context.WithTimeout(link.WithWanted(f.values(), f.wanted), bound)
+	go l.fly(f)
+}
+
+// wanted reports whether the renewal in this place goes on.
+func (f *flight) wanted(place int) bool {
+	r := f.renewals[place]
+	r.hold.lease.mu.Lock()
+	defer r.hold.lease.mu.Unlock()
+	return !r.ended
 }
 
 // fly sends the statement and takes in its answers.
-func (l *lease) fly(f *flight, bound time.Duration) {
-	ctx, cancel := context.WithTimeout(f.context(), bound)
-	defer cancel()
-	answers := l.renewAll(ctx, f.renewals)
+func (l *lease) fly(f *flight) {
+	defer f.cancel()
+	answers := l.renewAll(f.ctx, f.renewals)
 	took := time.Since(f.sent)
 	for i, r := range f.renewals {
+		if answers[i].Err == context.Canceled && !f.wanted(i) {
+			continue // it was not sent
+		}
 		l.observer.renewedLater(r.ctx, RenewEvent{
 			Token: r.hold.token, Duration: took, Attempt: r.attempt, Err: fail("renew", r.hold.token.workID, answers[i].Err),
 		})
@@ -377,8 +404,8 @@ func (l *lease) fly(f *flight, bound time.Duration) {
 	}
 }
 
-// context carries the caller's values where there is one caller.
-func (f *flight) context() context.Context {
+// values are the caller's where there is one caller.
+func (f *flight) values() context.Context {
 	if len(f.renewals) > 1 {
 		return context.Background()
 	}

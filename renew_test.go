@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -644,7 +645,12 @@ func TestStopRenewalWaitsForTheStatement(t *testing.T) {
 		}
 	})
 	bubbleNamed(t, "hanging", func(t *testing.T) {
-		w := newWire(only(opRenew, hang))
+		var underWay atomic.Int64
+		w := newWire(only(opRenew, func(ctx context.Context, id string, n int, do func() error) error {
+			underWay.Add(1)
+			defer underWay.Add(-1)
+			return hang(ctx, id, n, do)
+		}))
 		l := newLease(t, w, "a")
 		_, stop := l.StartRenewal(t.Context(), acquire(t, l, "work"))
 		time.Sleep(ttl/2 + time.Millisecond)
@@ -652,6 +658,9 @@ func TestStopRenewalWaitsForTheStatement(t *testing.T) {
 		stop()
 		if took := time.Since(began); took > 2*time.Second {
 			t.Errorf("stopRenewal took %v", took)
+		}
+		if underWay.Load() > 0 {
+			t.Error("stopRenewal left a call that may yet send its statement")
 		}
 		n := w.count(opRenew)
 		time.Sleep(ttl)

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/aetomala/worklease"
+	"github.com/aetomala/worklease/internal/hold"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -15,7 +17,8 @@ import (
 var errRowLocked = errors.New("the row is locked by somebody else")
 
 // RenewBatch implements [worklease.BatchRenewer] in one statement, and a second one
-// for what the first did not confirm. It does not queue for the application's pool.
+// for what the first did not confirm. It does not queue for the application's pool. A
+// renewal that was stopped while the call waited for a connection is left out.
 func (b *Backend) RenewBatch(ctx context.Context, claims []worklease.Claim, ttl time.Duration) (renewals []worklease.Renewal, err error) {
 	ctx, cancel, conn, err := b.connect(ctx, b.control.quick)
 	if err != nil {
@@ -27,7 +30,9 @@ func (b *Backend) RenewBatch(ctx context.Context, claims []worklease.Claim, ttl 
 	for i := range renewals {
 		renewals[i].Err = errRowLocked
 	}
+	wanted := hold.Wanted(ctx)
 	for places := range rounds(claims) {
+		places = slices.DeleteFunc(places, func(i int) bool { return !wanted(i) })
 		if err := b.renewMany(ctx, conn, claims, places, ttl, renewals); err != nil {
 			return nil, err
 		}
@@ -69,6 +74,9 @@ func (b *Backend) renewMany(ctx context.Context, conn *pgxpool.Conn, claims []wo
 		Place     int
 		Remaining time.Duration
 	}
+	if len(places) == 0 {
+		return nil
+	}
 	rows, err := many[renewed](ctx, conn, b.sql.renewMany, append(arrays(claims, places), ttl))
 	for _, r := range rows {
 		renewals[places[r.Place-1]] = worklease.Renewal{Extension: worklease.Extension{Remaining: r.Remaining}}
@@ -79,9 +87,14 @@ func (b *Backend) renewMany(ctx context.Context, conn *pgxpool.Conn, claims []wo
 // judgeMany asks what became of the leases that are not renewed yet.
 func (b *Backend) judgeMany(ctx context.Context, conn *pgxpool.Conn, claims []worklease.Claim, renewals []worklease.Renewal) {
 	var open []int
+	wanted := hold.Wanted(ctx)
 	for i, r := range renewals {
-		if r.Err != nil {
+		switch {
+		case r.Err == nil:
+		case wanted(i):
 			open = append(open, i)
+		default:
+			renewals[i].Err = context.Canceled
 		}
 	}
 	if len(open) == 0 {

@@ -9,6 +9,7 @@ import (
 	"github.com/aetomala/worklease"
 	"github.com/aetomala/worklease/internal/fault"
 	"github.com/aetomala/worklease/internal/pgtest"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -195,5 +196,47 @@ func TestImpatientCallsDoNotDisturbRenewals(t *testing.T) {
 	}
 	if ctx.Err() != nil {
 		t.Errorf("the lease was lost: %v", context.Cause(ctx))
+	}
+}
+
+// R6: what was stopped while its statement waited for a connection is renewed no more,
+// and what waited with it is.
+func TestStoppedBeforeItIsSent(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	direct := pgtest.Open(t, url)
+	dialed, open := make(chan struct{}, 10), make(chan struct{})
+	pool := pgtest.Open(t, url, named(func(c *pgxpool.Config) {
+		c.MaxConns = 1
+		c.BeforeConnect = func(ctx context.Context, cfg *pgx.ConnConfig) error {
+			if cfg.RuntimeParams["application_name"] != controls {
+				return nil
+			}
+			dialed <- struct{}{}
+			select {
+			case <-open:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}))
+	l := newLeaseFor(t, newBackend(t, pool), "holder", 12*time.Second)
+	tokens, contexts := hold(t, l, 1)
+	stopped := take(t, l, "stopped")
+	_, stop := l.StartRenewal(t.Context(), stopped)
+	defer exhaust(t, pool)()
+	await(t, "the renewals wait for a connection", dialed)
+	stop()
+	expiry := query[time.Time](t, direct, `SELECT expires_at FROM worklease_leases WHERE work_id = 'stopped'`)
+	close(open)
+	eventually(t, "the other is renewed", func() bool {
+		return query[bool](t, direct, `SELECT expires_at > $1::timestamptz + interval '5 seconds' FROM worklease_leases WHERE work_id = $2`, expiry, tokens[0].WorkID())
+	})
+	if got := query[time.Time](t, direct, `SELECT expires_at FROM worklease_leases WHERE work_id = 'stopped'`); !got.Equal(expiry) {
+		t.Errorf("stopRenewal was followed by a renewal, to %v from %v", got, expiry)
+	}
+	if contexts[0].Err() != nil {
+		t.Errorf("the other was lost: %v", context.Cause(contexts[0]))
 	}
 }
