@@ -220,9 +220,11 @@ func eachGoFile(t *testing.T, visit func(path string, file *ast.File)) {
 	}))
 }
 
-// Every test and benchmark that the README leans on is in the tree.
+// Every test and benchmark that the README and UPGRADING lean on is in the tree.
 func TestReadmeTests(t *testing.T) {
 	t.Parallel()
+	upgrading, err := os.ReadFile("UPGRADING.md")
+	must(t, err)
 	exist := map[string]bool{}
 	eachGoFile(t, func(path string, file *ast.File) {
 		for _, d := range file.Decls {
@@ -231,7 +233,7 @@ func TestReadmeTests(t *testing.T) {
 			}
 		}
 	})
-	for _, name := range regexp.MustCompile(`\b(Test|Benchmark|Fuzz|Example)[A-Z]\w+`).FindAllString(readme(t), -1) {
+	for _, name := range regexp.MustCompile(`\b(Test|Benchmark|Fuzz|Example)[A-Z]\w+`).FindAllString(readme(t)+string(upgrading), -1) {
 		if !exist[name] {
 			t.Errorf("there is no %s", name)
 		}
