@@ -19,6 +19,13 @@ import (
 // [*OvertakenError]) and otherwise with their cause, inside a [*BackendError]
 // where the backend knows more than the error says. Anything that is no verdict is
 // an unknown outcome, and the call may come again with the same values.
+//
+// A row, one per work ID, has to keep: the current token's holder, number, nonce, TTL and
+// expiry; how that token gave the lease up, if it did; the checkpoint, with its time, its
+// number and the hold that drew it; the crashes in a row; and what the current owner was
+// told of the one before it, with that one's nonce and last number. The row stays when
+// the lease has ended, for the next token must be greater. Package memory is the
+// shortest example.
 type Backend interface {
 	// Acquire takes the work if it is free: no row, a lapsed lease, a surrendered
 	// one, or a retired one with Reopen. The token it hands out is greater than
@@ -89,7 +96,7 @@ const MaxRenewBatch = 500
 // Renewal is what RenewBatch says of one lease.
 type Renewal struct {
 	Extension
-	Err error
+	Err error // nil: extended; a verdict; or no verdict, and it is asked for again
 }
 
 // MaxInlineState is the size in bytes up to which a prior state travels with the
@@ -102,17 +109,17 @@ type Claim struct {
 	WorkID       string
 	HolderID     string
 	FencingToken uint64
-	Nonce        string
+	Nonce        string // of the acquisition; empty: any
 }
 
 // Attempt is one try to acquire. Nonce names the call it belongs to: every send of
 // that call carries the same.
 type Attempt struct {
 	WorkID   string
-	HolderID string
-	TTL      time.Duration
-	Nonce    string
-	Reopen   bool
+	HolderID string        // to be told to others; it identifies nobody
+	TTL      time.Duration // to be kept with the row, for Renew and Checkpoint
+	Nonce    string        // empty: recognised by nobody
+	Reopen   bool          // take retired work, too
 }
 
 // Grant is a won Attempt.
@@ -131,8 +138,8 @@ type Grant struct {
 // A nil State keeps what is stored and counts all the same.
 type Save struct {
 	State  []byte
-	Number int64
-	Hold   string
+	Number int64         // above 0
+	Hold   string        // names who draws the numbers: one hold of one token
 	TTL    time.Duration // where the row does not know one
 }
 

@@ -24,11 +24,23 @@ import (
 //
 // The interface may grow: embed [NopObserver].
 type LeaseObserver interface {
+	// OnAcquire: a call of Acquire has ended, however often it asked.
 	OnAcquire(ctx context.Context, e AcquireEvent)
+
+	// OnCheckpoint: a Checkpoint or a Step has ended; a Step whose function failed has not
+	// come to it.
 	OnCheckpoint(ctx context.Context, e CheckpointEvent)
+
+	// OnRenew: a renewal has ended, of Renew or of StartRenewal.
 	OnRenew(ctx context.Context, e RenewEvent)
+
+	// OnRelease: a Release has ended.
 	OnRelease(ctx context.Context, e ReleaseEvent)
+
+	// OnReadCheckpoint: a ReadCheckpoint has ended.
 	OnReadCheckpoint(ctx context.Context, e ReadCheckpointEvent)
+
+	// OnFenced: the event before it was a Checkpoint, Renew or Release that was fenced.
 	OnFenced(ctx context.Context, e FencedEvent)
 }
 

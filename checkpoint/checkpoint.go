@@ -4,6 +4,10 @@
 //	progress, err := checkpoint.Decode[Progress](checkpoint.JSON(), prior)
 //
 // Work that begins has no checkpoint: nil decodes to the zero value.
+//
+// An owner and its successor may run different versions of a program, in either order
+// during a deployment: change the type so that each decodes what the other saves, as by
+// new fields with JSON.
 package checkpoint
 
 import (
@@ -15,7 +19,9 @@ import (
 
 // Codec marshals values. One that serves several goroutines must be safe for that.
 type Codec interface {
+	// Marshal encodes v. The bytes become the caller's.
 	Marshal(v any) ([]byte, error)
+
 	// Unmarshal decodes data, which is never nil, into the value that v points to. It
 	// keeps no reference to data.
 	Unmarshal(data []byte, v any) error

@@ -93,7 +93,7 @@ type WorkFn func(ctx context.Context, workID string, token worklease.Token, prio
 // one in an error's tree decides. [Permanent] makes one.
 type PermanentError interface {
 	error
-	Permanent() bool
+	Permanent() bool // false: an error like any other
 }
 
 // Permanent makes err a PermanentError that unwraps to err and reads like it. A nil
