@@ -8,6 +8,8 @@
 // small shell that waited for that moment removes the folder. Should the shell be killed as well,
 // the next [Start] on this machine sweeps the folder away.
 //
+// [StartPooler] runs a PgBouncer in the same way, where this machine has one.
+//
 // # Not for production
 //
 // Durability is switched off, and whoever can reach 127.0.0.1 is a superuser.

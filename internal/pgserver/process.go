@@ -35,8 +35,11 @@ func startProcess(cmd *exec.Cmd) (*process, error) {
 	return p, nil
 }
 
+// immediately is PostgreSQL's immediate shutdown.
+const immediately = syscall.SIGQUIT
+
 // quit asks the postmaster to end at once and take its children along.
-func (p *process) quit() { _ = p.cmd.Process.Signal(syscall.SIGQUIT) }
+func (p *process) quit() { _ = p.cmd.Process.Signal(immediately) }
 
 // interrupt asks it for a fast shutdown.
 func (p *process) interrupt() { _ = p.cmd.Process.Signal(syscall.SIGINT) }
@@ -48,7 +51,7 @@ func (p *process) kill() { killGroup(p.cmd.Process.Pid) }
 func runWithin(ctx context.Context, cmd *exec.Cmd) (string, error) {
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
-	endWithParent(cmd.SysProcAttr)
+	endWithParent(cmd.SysProcAttr, immediately)
 	p, err := startProcess(cmd)
 	if err != nil {
 		return "", err

@@ -254,7 +254,7 @@ func (s *Server) launchLocked(ctx context.Context) error {
 	before := s.Log()
 	cmd := s.command("postgres", args...)
 	cmd.Stdout, cmd.Stderr = log, log
-	endWithParent(cmd.SysProcAttr)
+	endWithParent(cmd.SysProcAttr, immediately)
 	if s.process, err = startProcess(cmd); err != nil {
 		return err
 	}

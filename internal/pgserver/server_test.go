@@ -17,7 +17,7 @@ import (
 )
 
 // abandonRole makes the test program start a server, print its folder and be killed, together with
-// its janitors if the role's value says so.
+// its janitors if the role's value says so, or with a pooler, whose folder it then prints.
 const abandonRole = "PGSERVER_TEST_ABANDON"
 
 func TestMain(m *testing.M) {
@@ -32,7 +32,16 @@ func TestMain(m *testing.M) {
 				_ = j.cmd.Process.Kill()
 			}
 		}
-		fmt.Println(s.folder.path)
+		path := s.folder.path
+		if how == "with a pooler" {
+			p, err := StartPooler(context.Background(), s.URL(), 1)
+			if err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			path = p.folder.path
+		}
+		fmt.Println(path)
 		self, _ := os.FindProcess(os.Getpid())
 		_ = self.Kill()
 		select {}

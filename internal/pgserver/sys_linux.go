@@ -7,9 +7,9 @@ const memDir = "/dev/shm"
 
 const kernelEndsChildren = true
 
-// endWithParent makes the kernel send SIGQUIT, PostgreSQL's immediate shutdown, when the thread
-// that starts the child ends. Go sets this after the change of user, which would clear it.
-func endWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGQUIT }
+// endWithParent makes the kernel send the signal when the thread that starts the child ends. Go sets
+// this after the change of user, which would clear it.
+func endWithParent(attr *syscall.SysProcAttr, by syscall.Signal) { attr.Pdeathsig = by }
 
 func freeBytes(path string) uint64 {
 	var st syscall.Statfs_t

@@ -8,6 +8,6 @@ const memDir = ""
 
 const kernelEndsChildren = false
 
-func endWithParent(*syscall.SysProcAttr) {}
+func endWithParent(*syscall.SysProcAttr, syscall.Signal) {}
 
 func freeBytes(string) uint64 { return 0 }

@@ -171,6 +171,29 @@ func Server(t testing.TB, o pgserver.Options) *pgserver.Server {
 	return s
 }
 
+// Pooler starts a PgBouncer in transaction mode before a database whose URL Database or AdminURL
+// returned, with so many connections to it, and returns its URL through it. It is removed at the
+// test's end. Where there is no PgBouncer the test is skipped.
+func Pooler(t testing.TB, database string, connections int) string {
+	t.Helper()
+	p, err := pgserver.StartPooler(t.Context(), database, connections)
+	if errors.Is(err, pgserver.ErrNoPooler) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(p.Log())
+		}
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p.URL()
+}
+
 var (
 	ownServers sync.Map // *pgserver.Server → *server
 	ownCount   atomic.Int64
