@@ -26,7 +26,8 @@ type watcher struct {
 }
 
 func (s *suite) watch(name, workID string) *watcher {
-	nudge, stop := s.waker().Watch(workID, time.Minute)
+	// The poll interval is for a backend that for once cannot tell.
+	nudge, stop := s.waker().Watch(workID, time.Second)
 	s.Cleanup(stop)
 	return &watcher{name, nudge, stop}
 }
