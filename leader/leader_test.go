@@ -7,11 +7,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/aetomala/worklease"
+	"github.com/aetomala/worklease/internal/ctxerr"
 	"github.com/aetomala/worklease/internal/tenure/tenuretest"
 	"github.com/aetomala/worklease/leader"
 	"github.com/aetomala/worklease/memory"
@@ -285,6 +287,63 @@ func TestFlapping(t *testing.T) {
 		if terms < 20 || terms > 30 || acquired > 60 {
 			t.Errorf("%d terms, %d acquisitions in 10 s by three candidates", terms, acquired)
 		}
+	})
+}
+
+// S57: where replies take too long to renew in time, terms end and begin no faster than
+// leases lapse, and when they are quick again a term lasts.
+func TestSlowReplies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const latency = ttl / 2
+		var slow atomic.Bool
+		slow.Store(true)
+		b := tenuretest.NewBackend()
+		var tries atomic.Int64
+		late := func(ctx context.Context, do func() error) error {
+			tries.Add(1)
+			if !slow.Load() {
+				return do()
+			}
+			if err := ctxerr.Sleep(ctx, latency/2); err != nil {
+				return err
+			}
+			if err := do(); err != nil {
+				return err
+			}
+			return ctxerr.Sleep(ctx, latency/2)
+		}
+		b.Acquiring, b.Renewing = late, late
+		ctx, cancel := context.WithCancel(t.Context())
+		var terms, lost atomic.Int64
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			lease := newLease(t, b, "l")
+			for ctx.Err() == nil {
+				leader.Elect(ctx, lease, "id", leader.Config{
+					AcquireOptions: []worklease.AcquireOption{worklease.WithWaitForLease()},
+					OnElected:      func(context.Context, worklease.Token) { terms.Add(1) },
+					OnLost:         func(context.Context, worklease.Token) { lost.Add(1) },
+				}, func(ctx context.Context) error { <-ctx.Done(); return nil })
+			}
+		}()
+		const ttls = 50
+		time.Sleep(ttls * ttl)
+		synctest.Wait()
+		if n := terms.Load(); n < 2 || n > ttls || tries.Load() > 20*ttls {
+			t.Errorf("%d terms, %d of them lost, %d statements in %d TTLs", n, lost.Load(), tries.Load(), ttls)
+		}
+		slow.Store(false)
+		time.Sleep(5 * ttl)
+		synctest.Wait()
+		before := terms.Load()
+		time.Sleep(ttls * ttl)
+		synctest.Wait()
+		if n := terms.Load(); n != before || lost.Load() != n-1 {
+			t.Errorf("%d terms more and %d losses of %d, though replies are quick again", n-before, lost.Load(), n)
+		}
+		cancel()
+		<-done
 	})
 }
 

@@ -228,14 +228,21 @@ func TestServerRestarts(t *testing.T) {
 
 	// The pauses of who asks in vain grow with the time that it takes.
 	const patience = processTTL + 8*time.Second
-	server.Crash()
-	must(t, server.Restart(t.Context()))
-	c.watch.Reset()
-	since := c.now()
-	took := c.awaitWrite(since, 0).Sub(since)
-	t.Logf("a crash: a leader %v after the restart", took)
-	if took > patience {
-		t.Errorf("a leader only %v after the restart", took)
+	crashes := 1
+	if soak() {
+		crashes = 20
+	}
+	for range crashes {
+		time.Sleep(rand.N(processTTL)) // at any moment of a term
+		server.Crash()
+		must(t, server.Restart(t.Context()))
+		c.watch.Reset()
+		since := c.now()
+		took := c.awaitWrite(since, 0).Sub(since)
+		t.Logf("a crash: a leader %v after the restart", took)
+		if took > patience {
+			t.Errorf("a leader only %v after the restart", took)
+		}
 	}
 
 	exec := func(sql string) {
