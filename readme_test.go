@@ -16,6 +16,8 @@ import (
 	"unicode"
 )
 
+const module = "github.com/aetomala/worklease"
+
 // The README's programs are built as a user's module of its own, which compiles
 // neither the migration tool nor any test library. What is no whole program is built
 // beside them: a fragment that does not compile fails.

@@ -1,13 +1,13 @@
 package worklease
 
 import (
-	"container/heap"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/aetomala/worklease/internal/due"
 	link "github.com/aetomala/worklease/internal/hold"
 )
 
@@ -16,7 +16,7 @@ import (
 // timers of their own, so that nothing the loop or a statement does can delay them.
 type keeper struct {
 	// Guarded by lease.mu.
-	due     dueHeap
+	due     due.Queue[*renewal]
 	running bool
 
 	wake chan struct{} // one slot: the earliest renewal has changed
@@ -32,8 +32,7 @@ type renewal struct {
 	unhook  func() bool
 
 	// Guarded by lease.mu.
-	due     time.Time
-	index   int // in the heap; -1: not there
+	due.Slot
 	attempt int // in this cycle of retries; while there is a flight, its own
 	flight  *flight
 	lastErr error
@@ -63,7 +62,7 @@ func (l *lease) StartRenewal(ctx context.Context, token Token, opts ...RenewalOp
 		cancel(fail("renew", token.workID, err))
 		return inner, func() {}
 	}
-	r := &renewal{options: l.renewalOptions(opts), ctx: inner, cancel: cancel, index: -1, since: time.Now()}
+	r := &renewal{options: l.renewalOptions(opts), ctx: inner, cancel: cancel, since: time.Now()}
 	if cause := l.start(r, token); cause != nil {
 		cancel(cause)
 		return inner, func() {}
@@ -232,8 +231,7 @@ func (r *renewal) endLocked() {
 		h.renewals = slices.Delete(h.renewals, i, i+1)
 	}
 	k := &h.lease.keeper
-	if r.index >= 0 {
-		heap.Remove(&k.due, r.index)
+	if k.due.Remove(r) {
 		k.nudge() // the loop ends when there is nothing left
 	}
 }
@@ -253,25 +251,20 @@ func (r *renewal) replanLocked() {
 		return
 	}
 	r.attempt = 0
-	due := time.Now()
+	at := time.Now()
 	if r.hold.trusted {
-		due = r.hold.extended.Add(max(min(r.options.interval, r.hold.span/2), time.Millisecond))
+		at = r.hold.extended.Add(max(min(r.options.interval, r.hold.span/2), time.Millisecond))
 	}
-	r.planLocked(due)
+	r.planLocked(at)
 }
 
-func (r *renewal) planLocked(due time.Time) {
+func (r *renewal) planLocked(at time.Time) {
 	k := &r.hold.lease.keeper
-	r.due = due
-	if r.index >= 0 {
-		heap.Fix(&k.due, r.index)
-	} else {
-		heap.Push(&k.due, r)
-	}
+	first := k.due.Plan(r, at)
 	if !k.running {
 		k.running = true
 		go r.hold.lease.keepRenewing()
-	} else if r.index == 0 {
+	} else if first {
 		k.nudge()
 	}
 }
@@ -311,30 +304,30 @@ func (l *lease) sendDue() (pause time.Duration, ok bool) {
 		l.flyLocked(due[:n], now, bound)
 		due = due[n:]
 	}
-	if len(l.keeper.due) == 0 {
+	if l.keeper.due.Len() == 0 {
 		l.keeper.running = false
 		return 0, false
 	}
-	return time.Until(l.keeper.due[0].due), true
+	return time.Until(l.keeper.due.Head().Due()), true
 }
 
-// takeDueLocked takes what is due from the heap, those that are closest to the end of
+// takeDueLocked takes what is due from the queue, those that are closest to the end of
 // their windows first. Where many leases can go in one statement, those that are due
 // soon come along, a tenth of their interval early at the most: they then stay
 // together.
 func (l *lease) takeDueLocked(now time.Time) []*renewal {
 	k := &l.keeper
 	var due []*renewal
-	for len(k.due) > 0 {
-		r := k.due[0]
+	for k.due.Len() > 0 {
+		r := k.due.Head()
 		early := time.Duration(0)
 		if len(due) > 0 && r.attempt == 0 && l.batches != nil {
 			early = r.options.interval / 10
 		}
-		if r.due.Sub(now) > early {
+		if r.Due().Sub(now) > early {
 			break
 		}
-		heap.Pop(&k.due)
+		k.due.Remove(r)
 		if r.hold.end().After(now) { // else its timer is about to say so
 			due = append(due, r)
 		}
@@ -468,30 +461,4 @@ func (r *renewal) landLocked(sent time.Time, a Renewal) {
 		pause := r.options.backoff.Wait(r.attempt)
 		r.planLocked(time.Now().Add(min(pause, max(left/2, time.Millisecond))))
 	}
-}
-
-// dueHeap orders renewals by when they are due.
-type dueHeap []*renewal
-
-func (d dueHeap) Len() int           { return len(d) }
-func (d dueHeap) Less(i, j int) bool { return d[i].due.Before(d[j].due) }
-func (d dueHeap) Swap(i, j int) {
-	d[i], d[j] = d[j], d[i]
-	d[i].index, d[j].index = i, j
-}
-
-func (d *dueHeap) Push(x any) {
-	r := x.(*renewal)
-	r.index = len(*d)
-	*d = append(*d, r)
-}
-
-func (d *dueHeap) Pop() any {
-	old := *d
-	n := len(old) - 1
-	r := old[n]
-	old[n] = nil
-	*d = old[:n]
-	r.index = -1
-	return r
 }

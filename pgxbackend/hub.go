@@ -1,7 +1,6 @@
 package pgxbackend
 
 import (
-	"container/heap"
 	"context"
 	"errors"
 	"log/slog"
@@ -14,6 +13,7 @@ import (
 	"github.com/aetomala/worklease"
 	"github.com/aetomala/worklease/internal/backoff"
 	"github.com/aetomala/worklease/internal/ctxerr"
+	"github.com/aetomala/worklease/internal/due"
 )
 
 const (
@@ -78,7 +78,7 @@ type hub struct {
 
 	mu      sync.Mutex
 	ids     map[string]*watched
-	due     lookHeap
+	due     due.Queue[*watched]
 	looking bool // the loop runs
 	hears   bool // notifications arrive
 	turns   int  // of hears: what was asked before one proves nothing after it
@@ -103,9 +103,8 @@ type watched struct {
 	marked   time.Time // until when the mark is sure to stand, by our clock
 	unmarked int       // looks in a row that did not confirm it
 
-	since time.Time // when the present sleep began
-	at    time.Time // when to look next
-	index int       // in the heap
+	since    time.Time // when the present sleep began
+	due.Slot           // when to look next
 }
 
 type waiter struct {
@@ -135,7 +134,7 @@ func (h *hub) watch(id string, poll time.Duration) (<-chan struct{}, func()) {
 	}
 	w, ok := h.ids[id]
 	if !ok {
-		w = &watched{id: id, index: -1}
+		w = &watched{id: id}
 		h.ids[id] = w
 		h.crowd.Add(1)
 	}
@@ -168,7 +167,7 @@ func (h *hub) leave(w *watched, me *waiter) {
 	case len(w.waiters) == 0:
 		delete(h.ids, w.id)
 		h.crowd.Add(-1)
-		heap.Remove(&h.due, w.index)
+		h.due.Remove(w)
 		h.ears.emptyLocked()
 	case i == 0 && w.nudged:
 		h.nudgeLocked(w)
@@ -275,13 +274,8 @@ func earliest(first time.Time, others ...time.Time) time.Time {
 }
 
 func (h *hub) planLocked(w *watched, at time.Time) {
-	w.since, w.at = time.Now(), at
-	if w.index < 0 {
-		heap.Push(&h.due, w)
-	} else {
-		heap.Fix(&h.due, w.index)
-	}
-	if w.index == 0 {
+	w.since = time.Now()
+	if h.due.Plan(w, at) {
 		h.rouse()
 	}
 }
@@ -359,16 +353,16 @@ func (h *hub) next() (b batch, pause time.Duration, ok bool) {
 		return batch{}, 0, false
 	}
 	now := time.Now()
-	if pause := h.due[0].at.Sub(now); pause > 0 {
+	if pause := h.due.Head().Due().Sub(now); pause > 0 {
 		return batch{}, pause, true
 	}
 	b.turns, b.sent = h.turns, now
 	var rest []string
-	for _, w := range h.due {
+	for _, w := range h.due.Items() {
 		switch {
-		case !w.at.After(now):
+		case !w.Due().After(now):
 			b.ids = append(b.ids, w.id)
-		case !w.nudged && w.at.Sub(now) <= now.Sub(w.since)+gatherTime:
+		case !w.nudged && w.Due().Sub(now) <= now.Sub(w.since)+gatherTime:
 			rest = append(rest, w.id)
 		}
 		if len(b.ids) == lookBatch {
@@ -502,30 +496,4 @@ func (h *hub) close() {
 	h.mu.Unlock()
 	h.cancel()
 	h.wg.Wait()
-}
-
-// lookHeap orders work IDs by when to look next.
-type lookHeap []*watched
-
-func (d lookHeap) Len() int           { return len(d) }
-func (d lookHeap) Less(i, j int) bool { return d[i].at.Before(d[j].at) }
-func (d lookHeap) Swap(i, j int) {
-	d[i], d[j] = d[j], d[i]
-	d[i].index, d[j].index = i, j
-}
-
-func (d *lookHeap) Push(x any) {
-	w := x.(*watched)
-	w.index = len(*d)
-	*d = append(*d, w)
-}
-
-func (d *lookHeap) Pop() any {
-	old := *d
-	n := len(old) - 1
-	w := old[n]
-	old[n] = nil
-	*d = old[:n]
-	w.index = -1
-	return w
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/aetomala/worklease/internal/due"
 )
 
 // world is one work ID in a model of the database, the statements that are under way,
@@ -242,7 +244,7 @@ var steps = []struct {
 			return false
 		}
 		x.listener = 4
-		at, marked := x.w.at, x.w.marked
+		at, marked := x.w.Due(), x.w.marked
 		x.hears(true)
 		if x.noLookAfterReconnect && !x.w.nudged {
 			x.w.marked = marked
@@ -258,7 +260,7 @@ var steps = []struct {
 		return x.leaveLook(2 * markPeriod)
 	}},
 	{"all sleep for longer than a mark", func(x *world) bool {
-		if x.slept || x.look != 0 || x.try != 0 || x.w.nudged || time.Until(x.w.at) < markPeriod {
+		if x.slept || x.look != 0 || x.try != 0 || x.w.nudged || time.Until(x.w.Due()) < markPeriod {
 			return false
 		}
 		x.slept = true
@@ -293,10 +295,10 @@ func (x *world) leave(me *waiter) {
 
 // leaveLook sends the look that is due within d, if one is.
 func (x *world) leaveLook(d time.Duration) bool {
-	if len(x.w.waiters) == 0 || time.Until(x.w.at) > d {
+	if len(x.w.waiters) == 0 || time.Until(x.w.Due()) > d {
 		return false
 	}
-	time.Sleep(time.Until(x.w.at))
+	time.Sleep(time.Until(x.w.Due()))
 	x.batch, _, _ = x.h.next()
 	x.look = 1
 	x.looks++
@@ -313,9 +315,9 @@ func (x *world) lost() bool {
 		case x.step("notice arrives", "its try is judged", "its try is answered", "look reads", "look marks", "look answers",
 			"release commits", "the break is noticed", "LISTEN", "notices arrive again", "a waiter tries"):
 			continue
-		case !x.free() && time.Until(x.expiresAt) > time.Minute && time.Until(x.w.at) > time.Minute/4:
+		case !x.free() && time.Until(x.expiresAt) > time.Minute && time.Until(x.w.Due()) > time.Minute/4:
 			return false // held, and asleep
-		case time.Until(x.w.at) > max(0, time.Until(x.freeSince))+100*time.Millisecond && !x.freeSince.IsZero():
+		case time.Until(x.w.Due()) > max(0, time.Until(x.freeSince))+100*time.Millisecond && !x.freeSince.IsZero():
 			return true
 		}
 		x.leaveLook(2 * markPeriod)
@@ -344,7 +346,9 @@ func (x *world) clone() *world {
 	h.crowd.Store(x.h.crowd.Load())
 	y.h, y.w = h, &w
 	if len(x.h.ids) > 0 {
-		h.ids["w"], h.due = &w, lookHeap{&w}
+		h.ids["w"] = &w
+		w.Slot = due.Slot{}
+		h.due.Plan(&w, x.w.Due().Add(time.Since(x.then)))
 	}
 	w.waiters = nil
 	for _, one := range x.w.waiters {
@@ -359,7 +363,7 @@ func (x *world) clone() *world {
 	}
 	gone := time.Since(x.then)
 	for _, t := range []*time.Time{
-		&w.looked, &w.expiry, &w.learned, &w.marked, &w.since, &w.at, &y.expiresAt, &y.awaited, &y.freeSince, &y.batch.sent,
+		&w.looked, &w.expiry, &w.learned, &w.marked, &w.since, &y.expiresAt, &y.awaited, &y.freeSince, &y.batch.sent,
 		&y.snapshot.awaited, &y.attempt.sent, &y.then,
 	} {
 		if !t.IsZero() {
@@ -435,7 +439,7 @@ func (x *world) key() (k key) {
 	put(int(w.token))
 	near(w.expiry)
 	near(w.marked)
-	near(w.at)
+	near(w.Due())
 	return k
 }
 
