@@ -4,21 +4,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
-	"unicode/utf8"
+
+	"github.com/aetomala/worklease/internal/id"
 )
 
 // checkID names the fault of an ID, or returns nil.
-func checkID(what, id string) error {
-	switch {
-	case id == "":
-		return invalid("%s is empty", what)
-	case len(id) > MaxIDBytes:
-		return invalid("%s has %d bytes, at most %d are allowed", what, len(id), MaxIDBytes)
-	case !utf8.ValidString(id):
-		return invalid("%s is not valid UTF-8", what)
-	case strings.IndexByte(id, 0) >= 0:
-		return invalid("%s contains a NUL byte", what)
+func checkID(what, s string) error {
+	if fault := id.Fault(s, MaxIDBytes); fault != "" {
+		return invalid("%s %s", what, fault)
 	}
 	return nil
 }

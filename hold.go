@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	link "github.com/aetomala/worklease/internal/hold"
 )
 
 // hold is what a Lease knows of one token that it gave out or that was resumed
@@ -211,10 +213,6 @@ func (h *hold) gone() {
 	h.lease.unlinkLocked(h)
 }
 
-// A resumed hold numbers its checkpoints far above those of the hold before it,
-// whose late statements may still be on their way.
-const epoch = 1 << 32
-
 // nextNumber draws the number of the hold's next checkpoint. A resumed hold reads
 // the stored one first.
 func (h *hold) nextNumber(ctx context.Context) (int64, error) {
@@ -251,11 +249,7 @@ func (h *hold) renumber(stored int64) {
 
 func (h *hold) renumberLocked(stored int64) {
 	h.numbered = true
-	next := stored // at the very end there is no further epoch, and nextNumber says so
-	if stored < math.MaxInt64-2*epoch {
-		next = (stored/epoch + 1) * epoch
-	}
-	h.number = max(h.number, next)
+	h.number = max(h.number, link.Beyond(stored))
 }
 
 // saveNumbered sends a save under the next number, and again under a higher one

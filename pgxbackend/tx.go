@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"time"
 
@@ -161,8 +160,6 @@ type passing struct {
 	by     string
 }
 
-const epoch = 1 << 32
-
 func (p *passing) Check([]byte) error                  { return nil }
 func (p *passing) Missing() (number, state bool)       { return !p.known, false }
 func (p *passing) Overtaken(int64)                     {}
@@ -172,11 +169,7 @@ func (p *passing) Next() (n int64, by string, e error) { return p.number, p.by, 
 
 func (p *passing) Fill(stored int64, _ []byte) {
 	p.known = true
-	if stored > math.MaxInt64-2*epoch {
-		p.number = stored + 1
-		return
-	}
-	p.number = (stored/epoch+1)*epoch + 1
+	p.number = hold.Beyond(stored) + 1
 }
 
 // StepOption tunes one [Backend.Step]. A nil option is ignored.

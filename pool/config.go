@@ -6,11 +6,10 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/aetomala/worklease"
+	"github.com/aetomala/worklease/internal/id"
 	"github.com/aetomala/worklease/internal/tenure"
 )
 
@@ -77,35 +76,20 @@ func (cfg Config) check(lease worklease.Lease, fn WorkFn) error {
 		faults = append(faults, ErrEmptyWorkIDs)
 	}
 	first := make(map[string]int)
-	for i, id := range cfg.WorkIDs {
-		if fault := workIDFault(id); fault != "" {
+	for i, workID := range cfg.WorkIDs {
+		if fault := id.Fault(workID, worklease.MaxIDBytes); fault != "" {
 			faults = append(faults, fmt.Errorf("%w: WorkIDs[%d] %s", ErrInvalidWorkID, i, fault))
 		}
-		if j, seen := first[id]; seen {
-			faults = append(faults, fmt.Errorf("%w: WorkIDs[%d] is WorkIDs[%d], %.80q", ErrDuplicateWorkID, i, j, id))
+		if j, seen := first[workID]; seen {
+			faults = append(faults, fmt.Errorf("%w: WorkIDs[%d] is WorkIDs[%d], %.80q", ErrDuplicateWorkID, i, j, workID))
 		} else {
-			first[id] = i
+			first[workID] = i
 		}
 	}
 	if len(faults) == 0 {
 		return nil
 	}
 	return fmt.Errorf("worklease: new pool: %w", errors.Join(faults...))
-}
-
-// workIDFault says what Acquire would have against id, before anything is acquired.
-func workIDFault(id string) string {
-	switch {
-	case id == "":
-		return "is empty"
-	case len(id) > worklease.MaxIDBytes:
-		return fmt.Sprintf("has %d bytes, at most %d are allowed", len(id), worklease.MaxIDBytes)
-	case !utf8.ValidString(id):
-		return "is not valid UTF-8"
-	case strings.IndexByte(id, 0) >= 0:
-		return "contains a NUL byte"
-	}
-	return ""
 }
 
 func (cfg Config) withDefaults() Config {

@@ -6,6 +6,7 @@ package hold
 
 import (
 	"context"
+	"math"
 	"sync"
 	"time"
 )
@@ -45,6 +46,19 @@ type Step struct {
 	Size      int
 	Took      time.Duration
 	Err       error
+}
+
+// A resumed hold numbers its checkpoints far above those of the hold before it, whose
+// late statements may still be on their way.
+const epoch = 1 << 32
+
+// Beyond returns the number above which a hold continues that did not draw the stored
+// one. At the very end there is no further epoch: it is the stored one itself.
+func Beyond(stored int64) int64 {
+	if stored > math.MaxInt64-2*epoch {
+		return stored
+	}
+	return (stored/epoch + 1) * epoch
 }
 
 // Registry finds the Hold of a claim. The zero value is ready; it is safe for
