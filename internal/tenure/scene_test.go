@@ -3,31 +3,22 @@ package tenure_test
 import (
 	"context"
 	"errors"
-	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/aetomala/worklease"
 	"github.com/aetomala/worklease/internal/tenure"
-	"github.com/aetomala/worklease/memory"
+	"github.com/aetomala/worklease/internal/tenure/tenuretest"
 )
 
 // Every tenure here is of one work ID and, if all goes well, takes no time but the
 // work's own.
 const (
-	workID = "tenant-7"
-	ttl    = 10 * time.Second
-)
-
-var (
-	errWork   = errors.New("the work failed")
-	errBroken = errors.New("the connection broke")
-	errCaller = errors.New("the caller's own reason")
+	workID = tenuretest.WorkID
+	ttl    = tenuretest.TTL
 )
 
 // scene is a bubble with a backend that can be broken, the Lease under test on it,
@@ -38,7 +29,7 @@ type scene struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
-	backend *backend
+	backend *tenuretest.Backend
 	events  log
 	lease   worklease.Lease
 	rival   worklease.Lease
@@ -55,8 +46,7 @@ type scene struct {
 func newScene(t *testing.T, old string, lease worklease.Config) *scene {
 	s := &scene{t: t, began: time.Now()}
 	s.ctx, s.cancel = context.WithCancelCause(t.Context())
-	clock := new(clock)
-	s.backend = &backend{Backend: memory.New(memory.WithClock(clock)), clock: clock}
+	s.backend = tenuretest.NewBackend()
 	s.rival = s.newLease(s.backend.Backend, worklease.Config{HolderID: "rival"})
 	token := s.acquire()
 	s.must(s.rival.Release(t.Context(), token, worklease.WithState([]byte(old))))
@@ -97,7 +87,7 @@ func (s *scene) acquire() worklease.Token {
 
 // steal lets the database find that the lease has run out, and the rival take it.
 func (s *scene) steal() {
-	s.backend.clock.jump(ttl)
+	s.backend.Clock.Jump(ttl)
 	s.thief = s.acquire()
 }
 
@@ -142,65 +132,6 @@ func (s *scene) run(work tenure.Work) (o tenure.Outcome, panicked any, err error
 	return o, panicked, err
 }
 
-// goroutines returns the stacks of those in a bubble. There is one bubble at a time.
-func goroutines() []string {
-	synctest.Wait()
-	stacks := make([]byte, 64<<10)
-	all := strings.Split(string(stacks[:runtime.Stack(stacks, true)]), "\n\n")
-	return slices.DeleteFunc(all, func(stack string) bool {
-		head, _, _ := strings.Cut(stack, "\n")
-		return !strings.Contains(head, "synctest bubble")
-	})
-}
-
-// clock is the bubble's, and can be set forward.
-type clock struct{ ahead atomic.Int64 }
-
-func (c *clock) Now() time.Time       { return time.Now().Add(time.Duration(c.ahead.Load())) }
-func (c *clock) jump(d time.Duration) { c.ahead.Add(int64(d)) }
-
-// backend is memory with faults in front. A fault that is nil is none.
-type backend struct {
-	worklease.Backend // memory, without its other powers: renewals come one by one
-	clock             *clock
-
-	renewing, releasing, reading func(ctx context.Context, do func() error) error
-}
-
-func (b *backend) Renew(ctx context.Context, c worklease.Claim, ttl time.Duration) (e worklease.Extension, err error) {
-	err = through(ctx, b.renewing, func() error {
-		e, err = b.Backend.Renew(ctx, c, ttl)
-		return err
-	})
-	return e, err
-}
-
-func (b *backend) Release(ctx context.Context, c worklease.Claim, f worklease.Farewell) error {
-	return through(ctx, b.releasing, func() error { return b.Backend.Release(ctx, c, f) })
-}
-
-func (b *backend) ReadCheckpoint(ctx context.Context, c worklease.Claim, withState bool) (s worklease.Stored, err error) {
-	err = through(ctx, b.reading, func() error {
-		s, err = b.Backend.ReadCheckpoint(ctx, c, withState)
-		return err
-	})
-	return s, err
-}
-
-func through(ctx context.Context, fault func(context.Context, func() error) error, do func() error) error {
-	if fault == nil {
-		return do()
-	}
-	return fault(ctx, do)
-}
-
-func hang(ctx context.Context, _ func() error) error {
-	<-ctx.Done()
-	return ctx.Err()
-}
-
-func broken(context.Context, func() error) error { return errBroken }
-
 // log is an observer that writes down what happened, in order. What repeats itself
 // is written once.
 type log struct {
@@ -234,7 +165,7 @@ func kind(err error) string {
 		name string
 	}{
 		{worklease.ErrFenced, "fenced"}, {worklease.ErrLeaseExpired, "expired"}, {worklease.ErrLeaseHeld, "held"},
-		{worklease.ErrLeaseRetired, "retired"}, {worklease.ErrInvalid, "invalid"}, {errBroken, "broken"},
+		{worklease.ErrLeaseRetired, "retired"}, {worklease.ErrInvalid, "invalid"}, {tenuretest.ErrBroken, "broken"},
 		{context.Canceled, "cancelled"}, {context.DeadlineExceeded, "late"},
 	} {
 		if errors.Is(err, k.is) {

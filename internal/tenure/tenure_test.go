@@ -14,6 +14,7 @@ import (
 
 	"github.com/aetomala/worklease"
 	"github.com/aetomala/worklease/internal/tenure"
+	"github.com/aetomala/worklease/internal/tenure/tenuretest"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -46,7 +47,7 @@ var askable = []error{
 	worklease.ErrFenced, worklease.ErrLeaseHeld, worklease.ErrLeaseExpired, worklease.ErrLeaseWindowExhausted,
 	worklease.ErrLeaseRetired, worklease.ErrStalled, worklease.ErrWindDown, worklease.ErrOutcomeUnknown,
 	worklease.ErrClosed, worklease.ErrInvalid, worklease.Retire,
-	context.Canceled, context.DeadlineExceeded, errWork, errBroken, errCaller,
+	context.Canceled, context.DeadlineExceeded, tenuretest.ErrWork, tenuretest.ErrBroken, tenuretest.ErrCaller,
 }
 
 // returns works for a second.
@@ -79,14 +80,14 @@ func bytes(state string) []byte {
 }
 
 func none(context.Context) error           { return nil }
-func failure(context.Context) error        { return errWork }
+func failure(context.Context) error        { return tenuretest.ErrWork }
 func contextErr(ctx context.Context) error { return ctx.Err() }
 func retire(context.Context) error         { return worklease.Retire }
 func namesCause(ctx context.Context) error { return fmt.Errorf("batch 7: %w", context.Cause(ctx)) }
 
 // cancelAt ends the caller's context.
 func cancelAt(d time.Duration) func(*scene) {
-	return func(s *scene) { time.AfterFunc(d, func() { s.cancel(errCaller) }) }
+	return func(s *scene) { time.AfterFunc(d, func() { s.cancel(tenuretest.ErrCaller) }) }
 }
 
 func stealAt(d time.Duration) func(*scene) {
@@ -94,11 +95,11 @@ func stealAt(d time.Duration) func(*scene) {
 }
 
 func renewals(fault func(context.Context, func() error) error) func(*scene) {
-	return func(s *scene) { s.backend.renewing = fault }
+	return func(s *scene) { s.backend.Renewing = fault }
 }
 
 func releases(fault func(context.Context, func() error) error) func(*scene) {
-	return func(s *scene) { s.backend.releasing = fault }
+	return func(s *scene) { s.backend.Releasing = fault }
 }
 
 func stallAfter(d time.Duration) func(*scene) {
@@ -159,12 +160,12 @@ var endings = []ending{
 		exit: released, recorded: released, state: "new",
 		events: "acquire, release released",
 	}, {
-		name: "error", work: returns("", errWork),
-		exit: abandoned, recorded: abandoned, errs: []error{errWork},
+		name: "error", work: returns("", tenuretest.ErrWork),
+		exit: abandoned, recorded: abandoned, errs: []error{tenuretest.ErrWork},
 		events: "acquire, release abandoned",
 	}, {
-		name: "error and state", work: returns("new", errWork),
-		exit: abandoned, recorded: abandoned, state: "new", errs: []error{errWork},
+		name: "error and state", work: returns("new", tenuretest.ErrWork),
+		exit: abandoned, recorded: abandoned, state: "new", errs: []error{tenuretest.ErrWork},
 		events: "acquire, release abandoned",
 	}, {
 		name: "Retire", work: returns("", worklease.Retire),
@@ -189,7 +190,7 @@ var endings = []ending{
 	{
 		name: "a Prior that takes two TTLs, a step of five (S20)", old: big,
 		setUp: func(s *scene) {
-			s.backend.reading = func(_ context.Context, do func() error) error {
+			s.backend.Reading = func(_ context.Context, do func() error) error {
 				time.Sleep(2 * ttl)
 				return do()
 			}
@@ -201,8 +202,8 @@ var endings = []ending{
 
 	// The caller's context ends (H3, H4, H7, L3).
 	{
-		name: "cancelled before Acquire", setUp: func(s *scene) { s.cancel(errCaller) },
-		exit: released, errs: []error{context.Canceled, errCaller},
+		name: "cancelled before Acquire", setUp: func(s *scene) { s.cancel(tenuretest.ErrCaller) },
+		exit: released, errs: []error{context.Canceled, tenuretest.ErrCaller},
 		events: "acquire: cancelled",
 	}, {
 		name: "cancelled while waiting",
@@ -210,25 +211,25 @@ var endings = []ending{
 			s.thief = s.acquire()
 			s.cfg.AcquireOptions = []worklease.AcquireOption{worklease.WithWaitForLease()}
 		}),
-		exit: released, took: time.Second, errs: []error{context.Canceled, errCaller},
+		exit: released, took: time.Second, errs: []error{context.Canceled, tenuretest.ErrCaller},
 		events: "acquire: cancelled",
 	}, {
 		name:  "cancelled between Acquire and Prior (S32)",
-		setUp: func(s *scene) { s.events.acquired = func() { s.cancel(errCaller) } },
-		exit:  abandoned, recorded: abandoned, errs: []error{context.Canceled, errCaller},
+		setUp: func(s *scene) { s.events.acquired = func() { s.cancel(tenuretest.ErrCaller) } },
+		exit:  abandoned, recorded: abandoned, errs: []error{context.Canceled, tenuretest.ErrCaller},
 		events: "acquire, release abandoned",
 	}, {
 		name: "cancelled while Prior is read", old: big, state: big,
-		setUp: all(cancelAt(time.Second), func(s *scene) { s.backend.reading = hang }),
-		exit:  abandoned, recorded: abandoned, took: time.Second, errs: []error{context.Canceled, errCaller},
+		setUp: all(cancelAt(time.Second), func(s *scene) { s.backend.Reading = tenuretest.Hang }),
+		exit:  abandoned, recorded: abandoned, took: time.Second, errs: []error{context.Canceled, tenuretest.ErrCaller},
 		events: "acquire, release abandoned",
 	}, {
 		name: "cancelled, ctx.Err() and state", setUp: cancelAt(time.Second), work: heeds(0, "new", contextErr),
-		exit: abandoned, recorded: abandoned, state: "new", took: time.Second, errs: []error{context.Canceled}, cause: errCaller,
+		exit: abandoned, recorded: abandoned, state: "new", took: time.Second, errs: []error{context.Canceled}, cause: tenuretest.ErrCaller,
 		events: "acquire, release abandoned",
 	}, {
 		name: "cancelled, handed over (S29)", setUp: cancelAt(time.Second), work: heeds(0, "new", none),
-		exit: released, recorded: released, state: "new", took: time.Second, cause: errCaller,
+		exit: released, recorded: released, state: "new", took: time.Second, cause: tenuretest.ErrCaller,
 		events: "acquire, release released",
 	}, {
 		name: "past the caller's deadline",
@@ -243,8 +244,8 @@ var endings = []ending{
 	}, {
 		name: "cancelled during the farewell (S30)",
 		setUp: func(s *scene) {
-			s.backend.releasing = func(ctx context.Context, do func() error) error {
-				s.cancel(errCaller)
+			s.backend.Releasing = func(ctx context.Context, do func() error) error {
+				s.cancel(tenuretest.ErrCaller)
 				time.Sleep(time.Second)
 				return do()
 			}
@@ -255,36 +256,36 @@ var endings = []ending{
 	}, {
 		name: "wound down for as long as it was kept", setUp: all(cancelAt(time.Second), windDown(3*ttl)),
 		work: heeds(3*ttl-time.Millisecond, "new", none),
-		exit: released, recorded: released, state: "new", cause: errCaller,
+		exit: released, recorded: released, state: "new", cause: tenuretest.ErrCaller,
 		events: "acquire, renew, release released",
 	}, {
 		name: "wound down within the default", setUp: cancelAt(time.Second), work: heeds(28*time.Second, "new", none),
-		exit: released, recorded: released, state: "new", cause: errCaller,
+		exit: released, recorded: released, state: "new", cause: tenuretest.ErrCaller,
 		events: "acquire, renew, release released",
 	}, {
 		name: "wound down beyond the default", setUp: cancelAt(time.Second), work: heeds(31*time.Second, "new", none),
 		// Renewed last after 30 s.
 		exit: expired, free: 8 * time.Second, took: 32 * time.Second, lost: true, lostAt: 31 * time.Second,
-		errs: []error{worklease.ErrWindDown}, cause: errCaller,
+		errs: []error{worklease.ErrWindDown}, cause: tenuretest.ErrCaller,
 		events: "acquire, renew",
 	}, {
 		name: "wound down too long, with an error", setUp: all(cancelAt(time.Second), windDown(15*time.Second)),
 		work: heeds(16*time.Second, "new", failure),
 		exit: expired, free: 8 * time.Second, lost: true, lostAt: 16 * time.Second,
-		errs: []error{worklease.ErrWindDown, errWork}, cause: errCaller,
+		errs: []error{worklease.ErrWindDown, tenuretest.ErrWork}, cause: tenuretest.ErrCaller,
 		events: "acquire, renew",
 	}, {
 		name: "wound down too long, beyond the TTL", setUp: all(cancelAt(time.Second), windDown(15*time.Second)),
 		work: heeds(time.Minute, "new", retire),
 		exit: expired, lost: true, lostAt: 16 * time.Second, took: 61 * time.Second,
-		errs: []error{worklease.ErrWindDown}, cause: errCaller,
+		errs: []error{worklease.ErrWindDown}, cause: tenuretest.ErrCaller,
 		events: "acquire, renew",
 	}, {
 		name:  "lost while winding down, and too long",
-		setUp: all(cancelAt(time.Second), windDown(15*time.Second), renewals(broken)),
+		setUp: all(cancelAt(time.Second), windDown(15*time.Second), renewals(tenuretest.Broken)),
 		work:  heeds(time.Minute, "new", none),
 		exit:  expired, lost: true, lostAt: ttl,
-		errs: []error{worklease.ErrLeaseWindowExhausted, worklease.ErrWindDown}, cause: errCaller,
+		errs: []error{worklease.ErrLeaseWindowExhausted, worklease.ErrWindDown}, cause: tenuretest.ErrCaller,
 		events: "acquire, renew: broken",
 	},
 
@@ -311,7 +312,7 @@ var endings = []ending{
 		exit: expired, free: ttl - time.Second,
 		events: "acquire, renew",
 	}, {
-		name: "panic after a loss", setUp: renewals(broken), cause: worklease.ErrLeaseWindowExhausted,
+		name: "panic after a loss", setUp: renewals(tenuretest.Broken), cause: worklease.ErrLeaseWindowExhausted,
 		work: func(*scene) tenure.Work {
 			return func(ctx context.Context, _ worklease.Token, _ worklease.Prior) ([]byte, error) {
 				<-ctx.Done()
@@ -322,7 +323,7 @@ var endings = []ending{
 		events: "acquire, renew: broken",
 	}, {
 		name:  "OnLost panics",
-		setUp: all(renewals(broken), panicOnLost),
+		setUp: all(renewals(tenuretest.Broken), panicOnLost),
 		work:  heeds(0, "", none),
 		exit:  expired, panics: "in OnLost", lostAt: ttl,
 		cause: worklease.ErrLeaseWindowExhausted, events: "acquire, renew: broken",
@@ -342,7 +343,7 @@ var endings = []ending{
 	// The lease is lost (L2, R5).
 	{
 		name: "OnLost takes its time",
-		setUp: all(renewals(broken), func(s *scene) {
+		setUp: all(renewals(tenuretest.Broken), func(s *scene) {
 			s.cfg.OnLost = func(ctx context.Context, token worklease.Token) {
 				s.lost(ctx, token)
 				time.Sleep(2 * time.Second)
@@ -365,7 +366,7 @@ var endings = []ending{
 	}, {
 		name: "fenced, another error", setUp: stealAt(time.Second), work: heeds(0, "new", failure),
 		exit: expired, lost: true, lostAt: ttl / 2,
-		errs: []error{worklease.ErrFenced, errWork}, cause: worklease.ErrFenced,
+		errs: []error{worklease.ErrFenced, tenuretest.ErrWork}, cause: worklease.ErrFenced,
 		events: "acquire, renew: fenced, fenced at renew",
 	}, {
 		name: "fenced, Retire", setUp: stealAt(time.Second), work: heeds(0, "new", retire),
@@ -393,33 +394,33 @@ var endings = []ending{
 		work: func(s *scene) tenure.Work {
 			return func(context.Context, worklease.Token, worklease.Prior) ([]byte, error) {
 				s.steal()
-				return []byte("zombie"), errWork
+				return []byte("zombie"), tenuretest.ErrWork
 			}
 		},
 		exit: expired, lost: true,
-		errs:   []error{worklease.ErrFenced, errWork},
+		errs:   []error{worklease.ErrFenced, tenuretest.ErrWork},
 		events: "acquire, release abandoned: fenced, fenced at release",
 	}, {
-		name: "renewals hang until the window ends", setUp: renewals(hang), work: heeds(0, "new", none),
+		name: "renewals hang until the window ends", setUp: renewals(tenuretest.Hang), work: heeds(0, "new", none),
 		exit: expired, took: ttl, lost: true, lostAt: ttl,
 		errs: []error{worklease.ErrLeaseWindowExhausted}, cause: worklease.ErrLeaseWindowExhausted,
 		events: "acquire, renew: late",
 	}, {
-		name: "renewals fail until the window ends", setUp: renewals(broken), work: heeds(0, "new", failure),
+		name: "renewals fail until the window ends", setUp: renewals(tenuretest.Broken), work: heeds(0, "new", failure),
 		exit: expired, took: ttl, lost: true, lostAt: ttl,
-		errs: []error{worklease.ErrLeaseWindowExhausted, errWork}, cause: worklease.ErrLeaseWindowExhausted,
+		errs: []error{worklease.ErrLeaseWindowExhausted, tenuretest.ErrWork}, cause: worklease.ErrLeaseWindowExhausted,
 		events: "acquire, renew: broken",
 	}, {
 		name:  "expired by the database",
-		setUp: func(s *scene) { time.AfterFunc(time.Second, func() { s.backend.clock.jump(ttl) }) },
+		setUp: func(s *scene) { time.AfterFunc(time.Second, func() { s.backend.Clock.Jump(ttl) }) },
 		work:  heeds(0, "new", none),
 		exit:  expired, took: ttl / 2, lost: true, lostAt: ttl / 2,
 		errs:  []error{worklease.ErrLeaseWindowExhausted, worklease.ErrLeaseExpired},
 		cause: worklease.ErrLeaseExpired, events: "acquire, renew: expired",
 	}, {
 		name: "lost while Prior is read", old: big, state: big,
-		setUp: all(renewals(broken), func(s *scene) {
-			s.backend.reading = func(ctx context.Context, do func() error) error {
+		setUp: all(renewals(tenuretest.Broken), func(s *scene) {
+			s.backend.Reading = func(ctx context.Context, do func() error) error {
 				<-ctx.Done()
 				return do() // came through all the same
 			}
@@ -479,7 +480,7 @@ var endings = []ending{
 	}, {
 		name: "stalled in time, with an error", setUp: stallAfter(3 * time.Second), work: heeds(time.Second, "", failure),
 		exit: abandoned, recorded: abandoned, lost: true, lostAt: 3 * time.Second,
-		errs: []error{worklease.ErrStalled, errWork}, cause: worklease.ErrStalled,
+		errs: []error{worklease.ErrStalled, tenuretest.ErrWork}, cause: worklease.ErrStalled,
 		events: "acquire, release abandoned",
 	}, {
 		name: "stalled in time, Retire", setUp: stallAfter(3 * time.Second), work: heeds(time.Second, "", retire),
@@ -518,13 +519,13 @@ var endings = []ending{
 		events: "acquire: retired",
 	}, {
 		name: "Prior fails (S32)", old: big, state: big,
-		setUp: func(s *scene) { s.backend.reading = broken },
-		exit:  abandoned, recorded: abandoned, errs: []error{errBroken},
+		setUp: func(s *scene) { s.backend.Reading = tenuretest.Broken },
+		exit:  abandoned, recorded: abandoned, errs: []error{tenuretest.ErrBroken},
 		events: "acquire, release abandoned",
 	}, {
 		name: "Prior finds the fence", old: big, state: big,
 		setUp: func(s *scene) {
-			s.backend.reading = func(_ context.Context, do func() error) error { s.steal(); return do() }
+			s.backend.Reading = func(_ context.Context, do func() error) error { s.steal(); return do() }
 		},
 		exit: expired, lost: true, lostAt: -1, errs: []error{worklease.ErrFenced},
 		events: "acquire",
@@ -532,24 +533,24 @@ var endings = []ending{
 		name: "farewell fails for a while",
 		setUp: func(s *scene) {
 			tries := 0
-			s.backend.releasing = func(_ context.Context, do func() error) error {
+			s.backend.Releasing = func(_ context.Context, do func() error) error {
 				if tries++; tries < 5 {
-					return errBroken
+					return tenuretest.ErrBroken
 				}
 				return do()
 			}
 		},
-		work: returns("new", errWork),
-		exit: abandoned, recorded: abandoned, state: "new", errs: []error{errWork},
+		work: returns("new", tenuretest.ErrWork),
+		exit: abandoned, recorded: abandoned, state: "new", errs: []error{tenuretest.ErrWork},
 		events: "acquire, release abandoned",
 	}, {
 		name: "farewell's reply is lost",
 		setUp: func(s *scene) {
 			tries := 0
-			s.backend.releasing = func(_ context.Context, do func() error) error {
+			s.backend.Releasing = func(_ context.Context, do func() error) error {
 				err := do()
 				if tries++; tries == 1 {
-					return errBroken
+					return tenuretest.ErrBroken
 				}
 				return err
 			}
@@ -558,12 +559,12 @@ var endings = []ending{
 		exit: released, recorded: released, state: "new",
 		events: "acquire, release released",
 	}, {
-		name: "farewell fails for good", setUp: releases(broken), work: returns("new", errWork),
-		exit: expired, free: ttl - 6*time.Second, took: 6 * time.Second, errs: []error{errWork, errBroken},
+		name: "farewell fails for good", setUp: releases(tenuretest.Broken), work: returns("new", tenuretest.ErrWork),
+		exit: expired, free: ttl - 6*time.Second, took: 6 * time.Second, errs: []error{tenuretest.ErrWork, tenuretest.ErrBroken},
 		events: "acquire, release abandoned: broken",
 	}, {
 		name:  "farewell hangs for longer than CleanupTimeout",
-		setUp: all(releases(hang), func(s *scene) { s.cfg.CleanupTimeout = 2 * time.Second }),
+		setUp: all(releases(tenuretest.Hang), func(s *scene) { s.cfg.CleanupTimeout = 2 * time.Second }),
 		work:  returns("new", nil),
 		exit:  expired, free: ttl - 3*time.Second, took: 3 * time.Second, errs: []error{context.DeadlineExceeded},
 		events: "acquire, release released: late",
@@ -572,13 +573,13 @@ var endings = []ending{
 		exit: abandoned, recorded: abandoned, errs: []error{worklease.ErrInvalid},
 		events: "acquire, release released: invalid, release abandoned",
 	}, {
-		name: "state too large, error", lease: worklease.Config{MaxCheckpointBytes: 4}, work: returns("larger", errWork),
-		exit: abandoned, recorded: abandoned, errs: []error{worklease.ErrInvalid, errWork},
+		name: "state too large, error", lease: worklease.Config{MaxCheckpointBytes: 4}, work: returns("larger", tenuretest.ErrWork),
+		exit: abandoned, recorded: abandoned, errs: []error{worklease.ErrInvalid, tenuretest.ErrWork},
 		events: "acquire, release abandoned: invalid, release abandoned",
 	}, {
 		name: "state too large, and the farewell fails for good", lease: worklease.Config{MaxCheckpointBytes: 4},
-		setUp: releases(broken), work: returns("larger", worklease.Retire),
-		exit: expired, free: ttl - 6*time.Second, errs: []error{worklease.ErrInvalid, errBroken},
+		setUp: releases(tenuretest.Broken), work: returns("larger", worklease.Retire),
+		exit: expired, free: ttl - 6*time.Second, errs: []error{worklease.ErrInvalid, tenuretest.ErrBroken},
 		events: "acquire, release retired: invalid, release abandoned: broken",
 	},
 
@@ -622,21 +623,21 @@ var endings = []ending{
 		work: func(s *scene) tenure.Work {
 			return func(ctx context.Context, token worklease.Token, _ worklease.Prior) ([]byte, error) {
 				saveTen(ctx, s, token)
-				return nil, errWork
+				return nil, tenuretest.ErrWork
 			}
 		},
-		exit: abandoned, recorded: abandoned, state: "9", errs: []error{errWork},
+		exit: abandoned, recorded: abandoned, state: "9", errs: []error{tenuretest.ErrWork},
 		events: "acquire, checkpoint, release abandoned",
 	}, {
 		name: "ten fast checkpoints, then cancelled",
 		work: func(s *scene) tenure.Work {
 			return func(ctx context.Context, token worklease.Token, _ worklease.Prior) ([]byte, error) {
 				saveTen(ctx, s, token)
-				s.cancel(errCaller)
+				s.cancel(tenuretest.ErrCaller)
 				return nil, ctx.Err()
 			}
 		},
-		exit: abandoned, recorded: abandoned, state: "9", errs: []error{context.Canceled}, cause: errCaller,
+		exit: abandoned, recorded: abandoned, state: "9", errs: []error{context.Canceled}, cause: tenuretest.ErrCaller,
 		events: "acquire, checkpoint, release abandoned",
 	},
 }
@@ -667,7 +668,7 @@ func (e ending) test(t *testing.T) {
 	if e.work != nil {
 		work = e.work(s)
 	}
-	before := len(goroutines())
+	before := len(tenuretest.Goroutines())
 	var cause error
 	o, panicked, err := s.run(func(ctx context.Context, token worklease.Token, prior worklease.Prior) ([]byte, error) {
 		if string(prior.State) != gocmp.Or(e.old, "old") || !prior.CleanHandoff() || prior.HolderID != "rival" {
@@ -680,7 +681,7 @@ func (e ending) test(t *testing.T) {
 		}()
 		return work(ctx, token, prior)
 	})
-	if left := goroutines(); len(left) > before {
+	if left := tenuretest.Goroutines(); len(left) > before {
 		t.Errorf("goroutines are left:\n%s", strings.Join(left, "\n\n"))
 	}
 
@@ -775,7 +776,7 @@ func TestContexts(t *testing.T) {
 		ctx, cancel := context.WithDeadline(context.WithValue(s.ctx, key{}, "value"), deadline)
 		defer cancel()
 		s.ctx = ctx
-		s.backend.releasing = func(ctx context.Context, do func() error) error {
+		s.backend.Releasing = func(ctx context.Context, do func() error) error {
 			if d, ok := ctx.Deadline(); ctx.Value(key{}) != "value" || !ok || time.Until(d) > 5*time.Second {
 				t.Errorf("the farewell's context has value %v, deadline %v", ctx.Value(key{}), d)
 			}
@@ -835,7 +836,7 @@ func TestLostWhileReturning(t *testing.T) {
 	for range 100 {
 		synctest.Test(t, func(t *testing.T) {
 			s := newScene(t, "old", worklease.Config{})
-			s.backend.renewing = broken
+			s.backend.Renewing = tenuretest.Broken
 			o, _, err := s.run(returnsAfter(ttl)(s))
 			synctest.Wait()
 			lost := errors.Is(err, worklease.ErrLeaseWindowExhausted)
