@@ -11,6 +11,7 @@ RACE := $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 PGRUN := .bin/pgrun
 PGMATRIX := .bin/pgmatrix
 DEMO := .bin/demo
+BENCH := .bin/bench
 
 # `make test PKG=./memory/...` tests a part.
 PKG ?= ./...
@@ -51,6 +52,15 @@ have-postgres: $(PGRUN)
 demo: have-postgres $(DEMO) ## half a minute of kills, freezes and handovers, and not a line lost or doubled (NAIVE=1: doubled)
 	@$(DEMO) $(if $(NAIVE),-naive) $(if $(KEEP),-keep) $(if $(WORKERS),-workers $(WORKERS)) $(if $(KILLS),-kills $(KILLS)) \
 		$(if $(BATCH),-batch $(BATCH)) $(if $(SEED),-seed $(SEED)) $(foreach dir,$(DIR),-dir $(dir))
+
+# Its flags are ROWS=P1,P6, SHORT=1, OUT=file.md.
+.PHONY: bench
+bench: have-postgres $(BENCH) ## every promise about speed beside its yardstick, in a quarter of an hour (SHORT=1: about a minute)
+	@$(BENCH) $(if $(ROWS),-rows $(ROWS)) $(if $(SHORT),-short) $(if $(OUT),-o $(OUT))
+
+.PHONY: $(BENCH)
+$(BENCH):
+	@$(GO) build -o $@ ./bench
 
 # Go knows best whether they are up to date.
 .PHONY: $(PGRUN) $(PGMATRIX) $(DEMO)
