@@ -248,7 +248,7 @@ func (w *watched) learn(token int64, sent, expiry time.Time) bool {
 
 // sleepLocked plans the next look at work that is held.
 func (h *hub) sleepLocked(w *watched, now time.Time) {
-	expiry := w.expiry.Add(2*time.Millisecond + rand.N(6*time.Millisecond))
+	expiry := w.expiry.Add(grace(w.expiry.Sub(now)))
 	switch mark := w.marked.Add(-markPeriod / 4); {
 	case !h.hears:
 		poll := w.waiters[0].poll
@@ -262,6 +262,13 @@ func (h *hub) sleepLocked(w *watched, now time.Time) {
 	default:
 		h.planLocked(w, now.Add(gatherTime))
 	}
+}
+
+// grace is how long after a lease's expiry it is looked at. Its owner renews twice per
+// TTL, so that an expiry is when a renewal is due: a look that came just before it would
+// see the one before, and have to come back after half a TTL.
+func grace(remaining time.Duration) time.Duration {
+	return min(max(remaining/50, 2*time.Millisecond), 20*time.Millisecond) + rand.N(6*time.Millisecond)
 }
 
 func earliest(first time.Time, others ...time.Time) time.Time {

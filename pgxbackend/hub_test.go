@@ -327,8 +327,8 @@ func TestWaitingCostsByTheClock(t *testing.T) {
 			hears(t, b)
 			time.Sleep(ttl / 2) // the first looks
 			tracer.Reset()
-			const ttls = 2
-			time.Sleep(ttls * ttl)
+			ttls := rounds(2, 2, 10)
+			time.Sleep(time.Duration(ttls) * ttl)
 			statements := tracer.Statements()
 			t.Logf("%d statements in %d TTLs for %d waiters of %d work IDs; %.1f goroutines each",
 				len(statements), ttls, n, ids, float64(runtime.NumGoroutine()-before)/float64(n))
