@@ -266,7 +266,8 @@ func TestIdleSlotsCostNothing(t *testing.T) {
 	began := time.Now()
 	renewed.await(t, 6*len(ids)) // three TTLs
 	ttls := int(time.Since(began)/ownerTTL) + 1
-	n := len(sent.Statements())
+	// The listener's heartbeats go by the clock, not by the TTL.
+	n := len(sent.Statements()) - sent.Count(fault.Containing("-- worklease: heartbeat"))
 	t.Logf("%d statements in %d TTLs", n, ttls)
 	if n == 0 || n > 2*ttls {
 		t.Errorf("%d statements in %d TTLs", n, ttls)
