@@ -141,7 +141,8 @@ func (p *polledTurn) come(ctx context.Context) error {
 // The random share keeps a crowd apart.
 func (p *polledTurn) pass(remaining time.Duration) {
 	poll := p.poll - time.Duration(mathrand.Int64N(int64(p.poll)/10+1))
-	expiry := max(remaining, 0) + time.Millisecond + time.Duration(mathrand.Int64N(int64(4*time.Millisecond)))
+	// The lesser of the two first: the longest TTL has no room for a share on top.
+	expiry := min(max(remaining, 0), poll) + time.Millisecond + time.Duration(mathrand.Int64N(int64(4*time.Millisecond)))
 	p.pause = min(poll, expiry)
 }
 
