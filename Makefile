@@ -38,6 +38,19 @@ lint: ## gofmt, go vet, staticcheck (pinned in .ci/tools.mod, which no user's bu
 test-matrix: $(PGRUN) $(PGMATRIX) node_modules/.done ## the database tests on PostgreSQL 12 to 18, and in all exec modes
 	$(PGMATRIX) $(PGRUN) $(GO) test -vet=off -short -count=1 ./conformance/... ./pgxbackend/... ./migrations/...
 
+# How long each target of `make fuzz` runs.
+FUZZTIME ?= 20s
+
+# Which goroutine runs when makes coverage differ, and an input that cannot be minimized would
+# otherwise be minimized for a minute.
+.PHONY: fuzz
+fuzz: have-postgres ## every fuzz target for FUZZTIME (20s); what fails stays below testdata/fuzz, and in every make test
+	@grep -ro --include='*_test.go' --exclude-dir=node_modules '^func Fuzz[A-Za-z]*' . | sort | \
+	sed 's|/[^/]*:func | |' | while read -r dir target; do \
+		echo "$$target of $$dir"; \
+		$(PGRUN) $(GO) test -vet=off -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$dir </dev/null || exit 1; \
+	done
+
 .PHONY: deps
 deps: $(PGRUN) ## install PostgreSQL if this machine has none: Debian's when root, otherwise npm packages below node_modules
 	@MAKE='$(MAKE)' .ci/deps
