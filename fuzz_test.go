@@ -105,7 +105,7 @@ func FuzzNewToken(f *testing.F) {
 	f.Add("work", "holder", uint64(1), int64(0), int64(0))
 	f.Add("", "", uint64(0), int64(math.MinInt64), int64(math.MaxInt64))
 	f.Add("w\x00", "h", uint64(math.MaxInt64), int64(math.MaxInt64), int64(-1))
-	f.Add("w", "h", uint64(math.MaxUint64), int64(-62135596800), int64(1e9))
+	f.Add("w", "h", uint64(math.MaxInt64+1), int64(-62135596800), int64(1e9))
 	f.Add("other", "holder", uint64(math.MaxInt64), int64(1), int64(1))
 	f.Fuzz(func(t *testing.T, workID, holderID string, number uint64, seconds, nanos int64) {
 		synctest.Test(t, func(t *testing.T) {
