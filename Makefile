@@ -38,6 +38,13 @@ lint: ## gofmt, go vet, staticcheck (pinned in .ci/tools.mod, which no user's bu
 test-matrix: $(PGRUN) $(PGMATRIX) node_modules/.done ## the database tests on PostgreSQL 12 to 18, and in all exec modes
 	$(PGMATRIX) $(PGRUN) $(GO) test -vet=off -short -count=1 ./conformance/... ./pgxbackend/... ./migrations/...
 
+# One package at a time: they measure time, and each has parallel tests of its own.
+FAULTS := . ./internal/fault ./internal/tenure ./pgxbackend ./leader ./pool ./worker ./examples
+
+.PHONY: test-faults
+test-faults: have-postgres ## kills, freezes, cuts, lost replies, crashes and random ends, as long as it takes to trust them
+	WORKLEASE_SOAK=1 $(PGRUN) $(GO) test -vet=off $(RACE) -count=1 -p 1 -timeout 90m $(FAULTS)
+
 # How long each target of `make fuzz` runs.
 FUZZTIME ?= 20s
 

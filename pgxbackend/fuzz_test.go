@@ -26,7 +26,11 @@ func FuzzArguments(f *testing.F) {
 	f.Add("日本\U0010ffff", "'; DROP TABLE worklease_leases; --", int64(1<<63-1), []byte{0, 0xff})
 	f.Add("%s $1 \\x00", "{a,\"b\",NULL}", int64(worklease.MinTTL+1), []byte(nil))
 	f.Add(" \n", "\x01", int64(time.Hour+time.Nanosecond), []byte("\\x"))
-	f.Add(strings.Repeat("y", worklease.MaxIDBytes+1), "h\x00", int64(0), []byte(nil))
+	for _, no := range []string{"", "x\x00", "\xff", long + "x"} {
+		f.Add(no, "holder", int64(time.Minute), []byte(nil))
+		f.Add("work", no, int64(time.Minute), []byte(nil))
+	}
+	f.Add("work", "holder", int64(0), []byte(nil))
 	f.Fuzz(func(t *testing.T, workID, holderID string, ttl int64, state []byte) {
 		l, err := worklease.New(b, worklease.Config{TTL: time.Duration(ttl), HolderID: holderID})
 		if errors.Is(err, worklease.ErrInvalid) {
