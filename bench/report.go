@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -85,7 +86,7 @@ func (l line) cells() []string {
 
 // text is the report for a terminal.
 func (r report) text() string {
-	table := [][]string{heads}
+	table := [][]string{slices.Clone(heads)}
 	for _, l := range r.lines {
 		table = append(table, l.cells())
 	}

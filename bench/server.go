@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,7 +20,9 @@ var durable = map[string]string{"fsync": "on", "full_page_writes": "on", "shared
 // data.
 type server struct {
 	*pgserver.Server
-	wal string
+	wal     string
+	janitor *exec.Cmd
+	pipe    io.Closer // whose other side the janitor waits at
 }
 
 func startServer(ctx context.Context) (*server, error) {
@@ -51,6 +53,9 @@ func (s *server) moveWAL(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := s.hireJanitor(); err != nil {
+		return err
+	}
 	if out, err := exec.CommandContext(ctx, "cp", "-a", from+"/.", s.wal).CombinedOutput(); err != nil {
 		return fmt.Errorf("cp: %w\n%s", err, out)
 	}
@@ -60,12 +65,24 @@ func (s *server) moveWAL(ctx context.Context) error {
 	return os.Symlink(s.wal, from)
 }
 
+// hireJanitor starts a shell that removes the folder when this process is gone, whatever its
+// end is.
+func (s *server) hireJanitor() error {
+	s.janitor = exec.Command("/bin/sh", "-c", `cat >/dev/null; rm -rf "$1"`, "wlbench-janitor", s.wal)
+	s.janitor.Dir = "/"
+	s.janitor.SysProcAttr = apart()
+	pipe, err := s.janitor.StdinPipe()
+	if err != nil {
+		return err
+	}
+	s.pipe = pipe
+	return s.janitor.Start()
+}
+
 func (s *server) stop() error {
 	err := s.Stop()
-	if s.wal != "" {
-		if e := os.RemoveAll(s.wal); !errors.Is(e, fs.ErrNotExist) {
-			err = errors.Join(err, e)
-		}
+	if s.pipe == nil {
+		return err
 	}
-	return err
+	return errors.Join(err, s.pipe.Close(), s.janitor.Wait())
 }

@@ -27,15 +27,15 @@ func (p *place) stand(ctx context.Context, clients int) (*standing, error) {
 		return nil, err
 	}
 	// Many short slices rather than few long ones: what else the machine does comes in bursts.
-	c := contest{rounds: p.scale(2, 41), ops: p.scale(30, 150), clients: clients}
+	c := contest{rounds: p.scale(2, 31), ops: p.scale(30, 150), clients: clients}
 	if clients > 1 {
 		c.ops *= 4
 	}
 	return &standing{place: p, rig: r, contest: c, ids: workIDs(c.reach()), lease: r.lease(long)}, nil
 }
 
-// renew begins anew: nothing is held, and a new Lease value has nothing in mind.
-func (s *standing) renew(ctx context.Context) error {
+// clear begins anew: nothing is held, and a new Lease value has nothing in mind.
+func (s *standing) clear(ctx context.Context) error {
 	s.lease = s.rig.lease(long)
 	if err := s.place.exec(ctx, emptySQL); err != nil {
 		return err
@@ -45,7 +45,7 @@ func (s *standing) renew(ctx context.Context) error {
 
 // hold has all work held, in our table.
 func (s *standing) hold(ctx context.Context) error {
-	if err := s.renew(ctx); err != nil {
+	if err := s.clear(ctx); err != nil {
 		return err
 	}
 	var err error
@@ -128,7 +128,7 @@ func acquireLines(ctx context.Context, p *place, clients int, r *result) error {
 	for _, c := range []struct {
 		what    string
 		prepare func(ctx context.Context) error
-	}{{"new", s.renew}, {"released", free}} {
+	}{{"new", s.clear}, {"released", free}} {
 		// After the contest for new work, all of it is there in both tables.
 		got, err := s.run(ctx, side{prepare: c.prepare, do: s.acquire}, side{prepare: c.prepare, do: s.rawAcquire(rawAcquireSQL)})
 		if err != nil {

@@ -102,7 +102,7 @@ type bar struct {
 
 // barPlot draws horizontal bars from 1, on a logarithmic scale.
 func barPlot(title string, bars []bar) string {
-	const width, left, right, top, step = 900, 420, 840, 50, 22
+	const width, left, right, top, step = 1000, 520, 940, 50, 22
 	bottom := top + step*len(bars)
 	x := logScale{0.5, 2, left, right}
 	for _, b := range bars {

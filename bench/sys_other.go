@@ -2,7 +2,12 @@
 
 package main
 
-import "time"
+import (
+	"syscall"
+	"time"
+)
 
 // cpuTime is not known here.
 func cpuTime() time.Duration { return 0 }
+
+func apart() *syscall.SysProcAttr { return nil }

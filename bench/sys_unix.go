@@ -15,3 +15,6 @@ func cpuTime() time.Duration {
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
+
+// apart has a process outlive a ^C that is meant for us.
+func apart() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
