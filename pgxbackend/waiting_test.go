@@ -99,18 +99,22 @@ func TestWaitOutlastsLostConnections(t *testing.T) {
 		c.ConnConfig.RuntimeParams["application_name"] = "waiter"
 		c.ConnConfig.Tracer = tracer
 	}))
-	owner, waiter := newLease(t, newBackend(t, direct), "owner"), newLease(t, newBackend(t, pool), "waiter")
+	b := newBackend(t, pool)
+	owner, waiter := newLease(t, newBackend(t, direct), "owner"), newLease(t, b, "waiter")
 	token := take(t, owner, "w")
 	done := wait(t, waiter, tracer, "w")
 	for range rounds(2, 5, 50) {
-		eventually(t, "the waiter has a session", func() bool {
-			// Without the listener's, it would be half a minute to the next look.
-			n, err := fault.Terminate(t.Context(), direct, fault.Backends{App: "waiter"})
+		// A listener that is lost before it has heard anything comes back later each time.
+		hears(t, b)
+		lost := b.Stats().Reconnects
+		eventually(t, "the waiter has lost its sessions", func() bool {
+			_, err := fault.Terminate(t.Context(), direct, fault.Backends{App: "waiter"})
 			must(t, err)
-			m, err := fault.Terminate(t.Context(), direct, fault.Backends{App: listener})
+			n, err := fault.Terminate(t.Context(), direct, fault.Backends{App: listener})
 			must(t, err)
-			return n+m > 0
+			return n > 0
 		})
+		eventually(t, "the loss is noticed", func() bool { return b.Stats().Reconnects > lost })
 	}
 	must(t, owner.Release(t.Context(), token))
 	got := await(t, "the waiter gets the work", done)
