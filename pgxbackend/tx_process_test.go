@@ -35,7 +35,7 @@ const (
 
 const (
 	processLedger = fault.Ledger("ledger")
-	processTTL    = time.Second
+	processTTL    = 2 * time.Second
 )
 
 // processPool is a child's.
@@ -66,7 +66,7 @@ func zombie(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	token, err := lease.Acquire(ctx, "work")
+	token, err := lease.Acquire(ctx, "work", worklease.WithWaitForLease()) // a machine may be too busy for the first
 	if err != nil {
 		return err
 	}

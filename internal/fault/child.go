@@ -36,7 +36,8 @@ type Child struct {
 
 	onEvent   func(Event)
 	output    tail
-	attentive chan struct{} // closed when the role's signal handler stands
+	plays     bool          // RunRole is on its way
+	attentive chan struct{} // closed when it heeds signals
 
 	mu      sync.Mutex
 	events  []Event
@@ -55,6 +56,7 @@ func Start(c Command) (*Child, error) {
 		role:      c.Role,
 		cmd:       exec.Command(cmp.Or(c.Path, self), c.Args...),
 		done:      make(chan struct{}),
+		plays:     c.Path == "" && c.Role != "",
 		attentive: make(chan struct{}),
 		onEvent:   c.OnEvent,
 		changed:   make(chan struct{}),
@@ -141,10 +143,10 @@ func (c *Child) Kill() {
 }
 
 // Terminate sends SIGTERM, which ends the role's context, and does not wait for
-// what follows. A role that was only just started is first let come to where
-// [RunRole] heeds signals: before, SIGTERM would kill it.
+// what follows. A role of this program that was only just started is first let come to
+// where [RunRole] heeds signals: before, SIGTERM would kill it.
 func (c *Child) Terminate() error {
-	if c.role != "" {
+	if c.plays {
 		ctx, cancel := patient(context.Background())
 		defer cancel()
 		select {
