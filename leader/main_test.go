@@ -2,17 +2,14 @@ package leader_test
 
 import (
 	"context"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/aetomala/worklease"
 	"github.com/aetomala/worklease/internal/fault"
 	"github.com/aetomala/worklease/internal/pgtest"
+	"github.com/aetomala/worklease/internal/tenure/processtest"
 	"github.com/aetomala/worklease/leader"
-	"github.com/aetomala/worklease/pgxbackend"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 )
 
@@ -21,70 +18,26 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(pgtest.Wrap(m))
 }
 
-const (
-	envURL  = "LEADER_TEST_URL"
-	envName = "LEADER_TEST_NAME"
+const processTTL = time.Second
 
-	ledger     = fault.Ledger("ledger")
-	processTTL = time.Second
-)
-
-// soak says whether much is to be done.
-func soak() bool { return os.Getenv("WORKLEASE_SOAK") == "1" }
+// namesake is what all have in common, but for what their connections are called (S7).
+var namesake = worklease.Config{TTL: processTTL, HolderID: "namesake"}
 
 // candidate is a process that leads whenever it can, until it is told to stop. It writes
 // to the ledger while it leads.
 func candidate(ctx context.Context) error {
-	s, err := newService(context.WithoutCancel(ctx), os.Getenv(envURL), os.Getenv(envName))
+	s, err := processtest.Mine(context.WithoutCancel(ctx), namesake)
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	fault.Emit("ready", nil)
-	s.runForOffice(ctx, fault.Emit)
+	runForOffice(ctx, s, fault.Emit)
 	return nil
 }
 
-// service is what a process has. All of them have the same name (S7), but for what their
-// connections are called.
-type service struct {
-	pool    *pgxpool.Pool
-	backend *pgxbackend.Backend
-	lease   worklease.Lease
-}
-
-func newService(ctx context.Context, url, application string, change ...func(*pgxpool.Config)) (*service, error) {
-	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return nil, err
-	}
-	if config.ConnConfig.DefaultQueryExecMode, err = pgtest.ExecMode(); err != nil {
-		return nil, err
-	}
-	config.ConnConfig.RuntimeParams["application_name"] = application
-	// A leader that is stopped in a transaction holds off the next one until that ends.
-	config.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "500"
-	for _, c := range change {
-		c(config)
-	}
-	s := &service{}
-	if s.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
-		return nil, err
-	}
-	if s.backend, err = pgxbackend.New(s.pool); err != nil {
-		return nil, err
-	}
-	s.lease, err = worklease.New(s.backend, worklease.Config{TTL: processTTL, HolderID: "namesake"})
-	return s, err
-}
-
-func (s *service) close() {
-	s.backend.Close()
-	s.pool.Close()
-}
-
 // runForOffice has one term after the other and tells of each.
-func (s *service) runForOffice(ctx context.Context, emit func(event string, data any)) {
+func runForOffice(ctx context.Context, s *processtest.Service, emit func(event string, data any)) {
 	var token worklease.Token
 	tell := func(event string) func(context.Context, worklease.Token) {
 		return func(_ context.Context, t worklease.Token) {
@@ -95,7 +48,7 @@ func (s *service) runForOffice(ctx context.Context, emit func(event string, data
 		}
 	}
 	for ctx.Err() == nil {
-		leader.Elect(ctx, s.lease, "office", leader.Config{
+		leader.Elect(ctx, s.Lease, "office", leader.Config{
 			AcquireOptions: []worklease.AcquireOption{
 				worklease.WithWaitForLease(), worklease.WithPollInterval(50 * time.Millisecond),
 			},
@@ -104,7 +57,7 @@ func (s *service) runForOffice(ctx context.Context, emit func(event string, data
 		}, func(ctx context.Context) error {
 			for ctx.Err() == nil {
 				// What fails was not written, and a loss ends ctx.
-				s.write(ctx, token)
+				s.Write(ctx, token)
 				select {
 				case <-time.After(20 * time.Millisecond):
 				case <-ctx.Done():
@@ -113,13 +66,4 @@ func (s *service) runForOffice(ctx context.Context, emit func(event string, data
 			return nil
 		})
 	}
-}
-
-func (s *service) write(ctx context.Context, token worklease.Token) error {
-	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		if err := s.backend.FenceTx(ctx, tx, token); err != nil {
-			return err
-		}
-		return ledger.Record(ctx, tx, token.WorkID(), token.FencingToken())
-	})
 }

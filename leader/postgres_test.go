@@ -13,15 +13,9 @@ import (
 	"github.com/aetomala/worklease/internal/fault"
 	"github.com/aetomala/worklease/internal/pgserver"
 	"github.com/aetomala/worklease/internal/pgtest"
+	"github.com/aetomala/worklease/internal/tenure/processtest"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // Three processes of one name under SIGKILL, SIGSTOP and SIGCONT, SIGTERM, and
 // pg_terminate_backend: no term's writes come after a later term's, and there is a leader
@@ -30,13 +24,13 @@ func TestProcesses(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t, pgtest.ForceDrop())
 	c := &cluster{t: t, url: url, watch: pgtest.Open(t, pgtest.AdminURL(t, url))}
-	must(t, ledger.Create(t.Context(), pgtest.Open(t, url)))
+	processtest.Must(t, processtest.Ledger.Create(t.Context(), pgtest.Open(t, url)))
 	for i := range c.members {
 		c.spawn(i)
 	}
 	c.awaitWrite(time.Time{}, 0)
 	rounds := 4
-	if soak() {
+	if processtest.Soak() {
 		rounds = 50
 	}
 	seed := rand.Uint64()
@@ -54,17 +48,17 @@ func TestProcesses(t *testing.T) {
 		kinds[round%len(kinds)](victim, token)
 	}
 	for _, m := range c.members {
-		must(t, m.Terminate())
+		processtest.Must(t, m.Terminate())
 	}
 	for _, m := range c.members {
-		must(t, m.Wait(t.Context()))
+		processtest.Must(t, m.Wait(t.Context()))
 	}
-	must(t, ledger.Check(t.Context(), c.watch))
+	processtest.Must(t, processtest.Ledger.Check(t.Context(), c.watch))
 	var terms, writes int
-	must(t, c.watch.QueryRow(t.Context(), `SELECT count(DISTINCT token), count(*) FROM ledger`).Scan(&terms, &writes))
+	processtest.Must(t, c.watch.QueryRow(t.Context(), `SELECT count(DISTINCT token), count(*) FROM ledger`).Scan(&terms, &writes))
 	t.Logf("%d terms, %d writes; without a leader for %v at most", terms, writes, c.worst)
 	// Nobody is left.
-	must(t, fault.AwaitCount(t.Context(), c.watch, fault.Backends{App: "candidate"}, 0))
+	processtest.Must(t, fault.AwaitCount(t.Context(), c.watch, fault.Backends{App: "candidate"}, 0))
 }
 
 // cluster is a few candidates and who watches them.
@@ -82,15 +76,13 @@ func (c *cluster) spawn(i int) {
 	c.t.Helper()
 	c.spawned++
 	c.names[i] = fmt.Sprint("candidate ", c.spawned)
-	c.members[i] = fault.Spawn(c.t, "candidate", envURL+"="+c.url, envName+"="+c.names[i])
-	_, err := c.members[i].Await(c.t.Context(), fault.Named("ready"))
-	must(c.t, err)
+	c.members[i] = processtest.Spawn(c.t, "candidate", c.url, c.names[i])
 }
 
 // now is the database's clock, by which all is measured.
 func (c *cluster) now() (now time.Time) {
 	c.t.Helper()
-	must(c.t, c.watch.QueryRow(c.t.Context(), `SELECT clock_timestamp()`).Scan(&now))
+	processtest.Must(c.t, c.watch.QueryRow(c.t.Context(), `SELECT clock_timestamp()`).Scan(&now))
 	return now
 }
 
@@ -103,7 +95,7 @@ func (c *cluster) awaitWrite(after time.Time, token uint64) time.Time {
 	for {
 		var at *time.Time
 		err := c.watch.QueryRow(ctx, `SELECT min(at) FROM ledger WHERE at > $1 AND token > $2`, after, int64(token)).Scan(&at)
-		must(c.t, err)
+		processtest.Must(c.t, err)
 		if at != nil {
 			return *at
 		}
@@ -121,7 +113,7 @@ func (c *cluster) leader() (member int, token uint64) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), fault.Patience)
 	defer cancel()
 	for ctx.Err() == nil {
-		must(c.t, c.watch.QueryRow(ctx, `SELECT max(token) FROM ledger`).Scan(&token))
+		processtest.Must(c.t, c.watch.QueryRow(ctx, `SELECT max(token) FROM ledger`).Scan(&token))
 		for i := range c.members {
 			if c.leads(i, token) {
 				return i, token
@@ -167,31 +159,31 @@ func (c *cluster) kill(victim int, token uint64) {
 
 func (c *cluster) freeze(victim int, token uint64) {
 	led, since := c.leads(victim, token), c.now()
-	must(c.t, c.members[victim].Freeze())
+	processtest.Must(c.t, c.members[victim].Freeze())
 	c.again(fmt.Sprintf("SIGSTOP of the leader: %v", led), since, token, led)
-	must(c.t, c.members[victim].Thaw())
+	processtest.Must(c.t, c.members[victim].Thaw())
 	if led {
 		// It has no say in it, but it learns of it.
 		_, err := c.members[victim].Await(c.t.Context(), isOf("lost", token))
-		must(c.t, err)
+		processtest.Must(c.t, err)
 	}
 }
 
 func (c *cluster) terminate(victim int, token uint64) {
 	led, since := c.leads(victim, token), c.now()
-	must(c.t, c.members[victim].Terminate())
+	processtest.Must(c.t, c.members[victim].Terminate())
 	c.again(fmt.Sprintf("SIGTERM of the leader: %v", led), since, token, led)
-	must(c.t, c.members[victim].Wait(c.t.Context()))
+	processtest.Must(c.t, c.members[victim].Wait(c.t.Context()))
 	if led {
 		_, err := c.members[victim].Await(c.t.Context(), isOf("relinquished", token))
-		must(c.t, err)
+		processtest.Must(c.t, err)
 	}
 	c.spawn(victim)
 }
 
 func (c *cluster) disconnect(victim int, token uint64) {
 	_, err := fault.Terminate(c.t.Context(), c.watch, fault.Backends{App: c.names[victim]})
-	must(c.t, err)
+	processtest.Must(c.t, err)
 	c.again("pg_terminate_backend", c.now(), token, false)
 }
 
@@ -202,17 +194,17 @@ func TestServerRestarts(t *testing.T) {
 	server := pgtest.Server(t, pgserver.Options{})
 	url := pgtest.Database(t, pgtest.On(server), pgtest.ForceDrop())
 	c := &cluster{t: t, url: url, watch: pgtest.Open(t, pgtest.AdminURL(t, url))}
-	must(t, ledger.Create(t.Context(), pgtest.Open(t, url)))
+	processtest.Must(t, processtest.Ledger.Create(t.Context(), pgtest.Open(t, url)))
 	ctx, cancel := context.WithCancel(t.Context())
 	var candidates sync.WaitGroup
 	lost, elected := make(chan uint64, 100), make(chan uint64, 100)
 	var sent fault.Tracer
 	for range 3 {
-		s, err := newService(t.Context(), url, "candidate", func(config *pgxpool.Config) { config.ConnConfig.Tracer = &sent })
-		must(t, err)
+		s, err := processtest.New(t.Context(), url, "candidate", namesake, processtest.Traced(&sent))
+		processtest.Must(t, err)
 		candidates.Go(func() {
-			defer s.close()
-			s.runForOffice(ctx, func(event string, data any) {
+			defer s.Close()
+			runForOffice(ctx, s, func(event string, data any) {
 				switch event {
 				case "lost":
 					lost <- data.(uint64)
@@ -229,13 +221,13 @@ func TestServerRestarts(t *testing.T) {
 	// The pauses of who asks in vain grow with the time that it takes.
 	const patience = processTTL + 8*time.Second
 	crashes := 1
-	if soak() {
+	if processtest.Soak() {
 		crashes = 20
 	}
 	for range crashes {
 		time.Sleep(rand.N(processTTL)) // at any moment of a term
 		server.Crash()
-		must(t, server.Restart(t.Context()))
+		processtest.Must(t, server.Restart(t.Context()))
 		c.watch.Reset()
 		since := c.now()
 		took := c.awaitWrite(since, 0).Sub(since)
@@ -249,7 +241,7 @@ func TestServerRestarts(t *testing.T) {
 		t.Helper()
 		// The watcher's own sessions can write whatever the default is.
 		_, err := c.watch.Exec(t.Context(), sql)
-		must(t, err)
+		processtest.Must(t, err)
 	}
 	for len(lost) > 0 {
 		<-lost // of the crash
@@ -283,5 +275,5 @@ func TestServerRestarts(t *testing.T) {
 	if time.Since(began) > patience {
 		t.Errorf("a leader only %v after it could write again", time.Since(began))
 	}
-	must(t, ledger.Check(t.Context(), c.watch))
+	processtest.Must(t, processtest.Ledger.Check(t.Context(), c.watch))
 }

@@ -12,16 +12,10 @@ import (
 	"github.com/aetomala/worklease/internal/fault"
 	"github.com/aetomala/worklease/internal/pgserver"
 	"github.com/aetomala/worklease/internal/pgtest"
+	"github.com/aetomala/worklease/internal/tenure/processtest"
 	"github.com/aetomala/worklease/pool"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // Four processes with a Pool of the same 64 IDs under SIGKILL, SIGSTOP and SIGCONT,
 // SIGTERM, and pg_terminate_backend: whatever the victim had is worked on again in time,
@@ -30,15 +24,15 @@ func TestProcesses(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t, pgtest.ForceDrop())
 	f := &fleet{t: t, url: url, watch: pgtest.Open(t, pgtest.AdminURL(t, url))}
-	must(t, ledger.Create(t.Context(), pgtest.Open(t, url)))
+	processtest.Must(t, processtest.Ledger.Create(t.Context(), pgtest.Open(t, url)))
 	_, err := f.watch.Exec(t.Context(), `CREATE INDEX ON ledger (work_id, token, at)`)
-	must(t, err)
+	processtest.Must(t, err)
 	for i := range f.members {
 		f.spawn(i)
 	}
 	f.await(time.Time{}, nil, processIDs)
 	rounds := 4
-	if soak() {
+	if processtest.Soak() {
 		rounds = 50
 	}
 	seed := rand.Uint64()
@@ -57,14 +51,14 @@ func TestProcesses(t *testing.T) {
 		f.checkFlat()
 	}
 	for _, m := range f.members {
-		must(t, m.Terminate())
+		processtest.Must(t, m.Terminate())
 	}
 	for _, m := range f.members {
-		must(t, m.Wait(t.Context()))
+		processtest.Must(t, m.Wait(t.Context()))
 	}
-	must(t, ledger.Check(t.Context(), f.watch))
+	processtest.Must(t, processtest.Ledger.Check(t.Context(), f.watch))
 	var owners, writes int
-	must(t, f.watch.QueryRow(t.Context(), `SELECT count(DISTINCT token), count(*) FROM ledger`).Scan(&owners, &writes))
+	processtest.Must(t, f.watch.QueryRow(t.Context(), `SELECT count(DISTINCT token), count(*) FROM ledger`).Scan(&owners, &writes))
 	t.Logf("%d owners, %d writes; an ID without an owner for %v at most", owners, writes, f.worst)
 }
 
@@ -83,15 +77,13 @@ func (f *fleet) spawn(i int) {
 	f.t.Helper()
 	f.spawned++
 	f.names[i] = fmt.Sprint("pool ", f.spawned)
-	f.members[i] = fault.Spawn(f.t, "pool", envURL+"="+f.url, envName+"="+f.names[i])
-	_, err := f.members[i].Await(f.t.Context(), fault.Named("ready"))
-	must(f.t, err)
+	f.members[i] = processtest.Spawn(f.t, "pool", f.url, f.names[i])
 }
 
 // now is the database's clock, by which all is measured.
 func (f *fleet) now() (now time.Time) {
 	f.t.Helper()
-	must(f.t, f.watch.QueryRow(f.t.Context(), `SELECT clock_timestamp()`).Scan(&now))
+	processtest.Must(f.t, f.watch.QueryRow(f.t.Context(), `SELECT clock_timestamp()`).Scan(&now))
 	return now
 }
 
@@ -100,16 +92,16 @@ func (f *fleet) has(member int) map[string]uint64 {
 	f.t.Helper()
 	rows, err := f.watch.Query(f.t.Context(), `SELECT work_id, fencing_token FROM worklease_leases
 		WHERE holder_id = $1 AND expires_at > clock_timestamp()`, f.names[member])
-	must(f.t, err)
+	processtest.Must(f.t, err)
 	defer rows.Close()
 	leases := map[string]uint64{}
 	for rows.Next() {
 		var id string
 		var token uint64
-		must(f.t, rows.Scan(&id, &token))
+		processtest.Must(f.t, rows.Scan(&id, &token))
 		leases[id] = token
 	}
-	must(f.t, rows.Err())
+	processtest.Must(f.t, rows.Err())
 	return leases
 }
 
@@ -137,7 +129,7 @@ func (f *fleet) await(after time.Time, before map[string]uint64, ids []string) t
 	for {
 		var missing int
 		var last time.Time
-		must(f.t, f.watch.QueryRow(ctx, `
+		processtest.Must(f.t, f.watch.QueryRow(ctx, `
 			SELECT count(*) FILTER (WHERE first IS NULL), coalesce(max(first), $1) FROM (
 				SELECT (SELECT min(at) FROM ledger l WHERE l.work_id = v.id AND l.token > v.token AND l.at > $1) AS first
 				FROM unnest($2::text[], $3::bigint[]) v (id, token)) w`, after, ids, tokens).Scan(&missing, &last))
@@ -183,16 +175,16 @@ func (f *fleet) kill(victim int) {
 
 func (f *fleet) freeze(victim int) {
 	leases, since := f.has(victim), f.now()
-	must(f.t, f.members[victim].Freeze())
+	processtest.Must(f.t, f.members[victim].Freeze())
 	f.again("SIGSTOP", since, leases, keys(leases), inTime)
-	must(f.t, f.members[victim].Thaw())
+	processtest.Must(f.t, f.members[victim].Thaw())
 }
 
 func (f *fleet) terminate(victim int) {
 	leases, since := f.has(victim), f.now()
-	must(f.t, f.members[victim].Terminate())
+	processtest.Must(f.t, f.members[victim].Terminate())
 	f.again("SIGTERM", since, leases, keys(leases), inTime)
-	must(f.t, f.members[victim].Wait(f.t.Context()))
+	processtest.Must(f.t, f.members[victim].Wait(f.t.Context()))
 	f.spawn(victim)
 }
 
@@ -200,7 +192,7 @@ func (f *fleet) terminate(victim int) {
 func (f *fleet) disconnect(victim int) {
 	leases := f.has(victim)
 	_, err := fault.Terminate(f.t.Context(), f.watch, fault.Backends{App: f.names[victim]})
-	must(f.t, err)
+	processtest.Must(f.t, err)
 	f.again("pg_terminate_backend", f.now(), nil, keys(leases), inTime+time.Second)
 }
 
@@ -208,13 +200,13 @@ func (f *fleet) disconnect(victim int) {
 func (f *fleet) checkFlat() {
 	f.t.Helper()
 	for i, m := range f.members {
-		must(f.t, m.Send("count", nil))
+		processtest.Must(f.t, m.Send("count", nil))
 		e, err := m.Await(f.t.Context(), fault.Named("goroutines"))
-		must(f.t, err)
+		processtest.Must(f.t, err)
 		var goroutines int
-		must(f.t, e.Decode(&goroutines))
+		processtest.Must(f.t, e.Decode(&goroutines))
 		connections, err := fault.Count(f.t.Context(), f.watch, fault.Backends{App: f.names[i]})
-		must(f.t, err)
+		processtest.Must(f.t, err)
 		if goroutines > 64*4+60 || connections > 20 {
 			f.t.Errorf("%s has %d goroutines and %d connections", f.names[i], goroutines, connections)
 		}
@@ -227,29 +219,29 @@ func TestIdleSlotsCostNothing(t *testing.T) {
 	t.Parallel()
 	const ownerTTL = 3 * time.Second // a busy machine must be able to renew in time
 	url := pgtest.Database(t, pgtest.ForceDrop())
-	must(t, ledger.Create(t.Context(), pgtest.Open(t, url)))
+	processtest.Must(t, processtest.Ledger.Create(t.Context(), pgtest.Open(t, url)))
 	renewed := &renewals{seen: make(chan struct{}, 1000)}
-	owner, err := newService(t.Context(), url, "owner", nil)
-	must(t, err)
-	defer owner.close()
-	lease, err := worklease.New(owner.backend, worklease.Config{TTL: ownerTTL, HolderID: "owner", Observer: renewed})
-	must(t, err)
+	owner, err := processtest.New(t.Context(), url, "owner", worklease.Config{TTL: processTTL, HolderID: "owner"})
+	processtest.Must(t, err)
+	defer owner.Close()
+	lease, err := worklease.New(owner.Backend, worklease.Config{TTL: ownerTTL, HolderID: "owner", Observer: renewed})
+	processtest.Must(t, err)
 	ids := names(100)
 	var stops []func()
 	var tokens []worklease.Token
 	for _, id := range ids {
 		token, err := lease.Acquire(t.Context(), id)
-		must(t, err)
+		processtest.Must(t, err)
 		_, stop := lease.StartRenewal(t.Context(), token)
 		tokens, stops = append(tokens, token), append(stops, stop)
 	}
 
 	var sent fault.Tracer
-	idle, err := newService(t.Context(), url, "idle", &sent)
-	must(t, err)
-	defer idle.close()
-	p, err := idle.newPool(ids)
-	must(t, err)
+	idle, err := processtest.New(t.Context(), url, "idle", worklease.Config{TTL: processTTL, HolderID: "idle"}, processtest.Traced(&sent))
+	processtest.Must(t, err)
+	defer idle.Close()
+	p, err := newWriters(idle, ids)
+	processtest.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -260,7 +252,7 @@ func TestIdleSlotsCostNothing(t *testing.T) {
 	defer running.Wait()
 	defer cancel()
 	asked := func() int { return sent.Count(fault.Containing("-- worklease: acquire")) }
-	eventually(t, func() bool { return asked() >= len(ids) && idle.backend.Stats().Listening })
+	eventually(t, func() bool { return asked() >= len(ids) && idle.Backend.Stats().Listening })
 	renewed.await(t, 2*len(ids)) // a TTL, in which all settles
 	sent.Reset()
 	began := time.Now()
@@ -278,7 +270,7 @@ func TestIdleSlotsCostNothing(t *testing.T) {
 
 	for i, token := range tokens {
 		stops[i]()
-		must(t, lease.Release(t.Context(), token))
+		processtest.Must(t, lease.Release(t.Context(), token))
 	}
 	eventually(t, func() bool { return len(p.ActiveSlots()) == len(ids) })
 }
@@ -326,19 +318,19 @@ func TestServerRestarts(t *testing.T) {
 	server := pgtest.Server(t, pgserver.Options{})
 	url := pgtest.Database(t, pgtest.On(server), pgtest.ForceDrop())
 	f := &fleet{t: t, url: url, watch: pgtest.Open(t, pgtest.AdminURL(t, url))}
-	must(t, ledger.Create(t.Context(), pgtest.Open(t, url)))
+	processtest.Must(t, processtest.Ledger.Create(t.Context(), pgtest.Open(t, url)))
 	ids := names(16)
 	ctx, cancel := context.WithCancel(t.Context())
 	var runs sync.WaitGroup
 	var pools []*pool.Pool
 	for i := range 2 {
-		s, err := newService(t.Context(), url, fmt.Sprint("pool ", i), nil)
-		must(t, err)
-		p, err := s.newPool(ids)
-		must(t, err)
+		s, err := processtest.New(t.Context(), url, fmt.Sprint("pool ", i), worklease.Config{TTL: processTTL, HolderID: fmt.Sprint("pool ", i)})
+		processtest.Must(t, err)
+		p, err := newWriters(s, ids)
+		processtest.Must(t, err)
 		pools = append(pools, p)
 		runs.Go(func() {
-			defer s.close()
+			defer s.Close()
 			if err := p.Run(ctx); err != nil {
 				t.Errorf("Run: %v", err)
 			}
@@ -348,7 +340,7 @@ func TestServerRestarts(t *testing.T) {
 	defer cancel()
 	f.await(time.Time{}, nil, ids)
 	server.Crash()
-	must(t, server.Restart(t.Context()))
+	processtest.Must(t, server.Restart(t.Context()))
 	f.watch.Reset()
 	// The pauses of who asks in vain grow with the time that it takes.
 	f.again("a crash of the server", f.now(), nil, ids, processTTL+8*time.Second)
@@ -356,5 +348,5 @@ func TestServerRestarts(t *testing.T) {
 	if active < len(ids) {
 		t.Errorf("%d slots are active", active)
 	}
-	must(t, ledger.Check(t.Context(), f.watch))
+	processtest.Must(t, processtest.Ledger.Check(t.Context(), f.watch))
 }

@@ -148,10 +148,10 @@ func TestArrowsPointOneWay(t *testing.T) {
 	}
 	// Tools and test helpers are nobody's.
 	for name, p := range all {
-		if name == "internal/pgtest" || strings.HasPrefix(name, "internal/cmd/") || strings.HasPrefix(name, "examples/") || strings.HasPrefix(name, "bench") {
+		if name == "internal/pgtest" || name == "internal/tenure/processtest" || strings.HasPrefix(name, "internal/cmd/") || strings.HasPrefix(name, "examples/") || strings.HasPrefix(name, "bench") {
 			continue
 		}
-		for _, helper := range []string{"internal/pgtest", "internal/pgserver", "internal/fault"} {
+		for _, helper := range []string{"internal/pgtest", "internal/pgserver", "internal/fault", "internal/tenure/processtest", "internal/tenure/tenuretest"} {
 			if name != helper && slices.Contains(p.Imports, module+"/"+helper) {
 				t.Errorf("%s imports %s, which is for tests", p.ImportPath, helper)
 			}
