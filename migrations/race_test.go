@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/aetomala/worklease/internal/fault"
+	"github.com/aetomala/worklease/internal/v05"
 	"github.com/aetomala/worklease/migrations"
 )
 
@@ -116,7 +117,7 @@ func TestProcessKilledInTheMiddle(t *testing.T) {
 	t.Parallel()
 	conn := emptyDB(t)
 	exec(t, conn, `CREATE SCHEMA "work lease"; SET search_path = "work lease"`)
-	createV05(t, conn)
+	exec(t, conn, v05.Table)
 	children := startMigrators(t, 4, []string{conn.Config().ConnString()})
 
 	// A reader of the table keeps the first process inside its transaction.

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/tern/v2/migrate"
 
 	"github.com/aetomala/worklease"
+	"github.com/aetomala/worklease/internal/v05"
 	"github.com/aetomala/worklease/migrations"
 )
 
@@ -134,7 +135,7 @@ func TestUpLeavesTheSessionAsItWas(t *testing.T) {
 func TestFailedUpLeavesTheConnectionUsable(t *testing.T) {
 	t.Parallel()
 	conn := emptyDB(t)
-	createV05(t, conn)
+	exec(t, conn, v05.Table)
 	exec(t, conn, `CREATE VIEW mine AS SELECT work_id FROM worklease_leases`)
 	exec(t, conn, `SET statement_timeout = '59s'`)
 	err := migrations.Up(t.Context(), conn)
@@ -274,7 +275,7 @@ func TestUpAfterTheTableWasDropped(t *testing.T) {
 func TestACommentAloneIsNoVersion(t *testing.T) {
 	t.Parallel()
 	conn := emptyDB(t)
-	createV05(t, conn)
+	exec(t, conn, v05.Table)
 	exec(t, conn, `COMMENT ON TABLE worklease_leases IS 'worklease schema version 1'`)
 	wantStatus(t, conn, 0)
 	up(t, conn)

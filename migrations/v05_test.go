@@ -11,59 +11,19 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/aetomala/worklease/internal/v05"
 	"github.com/aetomala/worklease/migrations"
-)
-
-// createV05 makes the table as v0.5's documentation has it made: by hand, unqualified.
-func createV05(t *testing.T, conn *pgx.Conn) {
-	t.Helper()
-	exec(t, conn, `
-		CREATE SEQUENCE worklease_fencing_seq;
-		CREATE TABLE worklease_leases (
-			work_id       TEXT        PRIMARY KEY,
-			holder_id     TEXT        NOT NULL,
-			fencing_token BIGINT      NOT NULL DEFAULT nextval('worklease_fencing_seq'),
-			expires_at    TIMESTAMPTZ NOT NULL,
-			checkpoint    BYTEA,
-			clean_handoff BOOLEAN     NOT NULL DEFAULT FALSE,
-			acquired_at   TIMESTAMPTZ NOT NULL DEFAULT now(),
-			updated_at    TIMESTAMPTZ NOT NULL DEFAULT now()
-		);
-		CREATE INDEX idx_worklease_leases_updated_at ON worklease_leases (updated_at);`)
-}
-
-// The statements of v0.5's backend.
-const (
-	v05Acquire = `
-		INSERT INTO worklease_leases (work_id, holder_id, fencing_token, expires_at, acquired_at, updated_at)
-		VALUES ($1, $2, nextval('worklease_fencing_seq'), now() + $3::interval, now(), now())
-		ON CONFLICT (work_id) DO UPDATE
-		SET holder_id = EXCLUDED.holder_id, fencing_token = EXCLUDED.fencing_token, expires_at = EXCLUDED.expires_at,
-			acquired_at = now(), updated_at = now()
-		WHERE worklease_leases.expires_at < now()
-		RETURNING fencing_token, expires_at`
-	v05Checkpoint = `
-		UPDATE worklease_leases
-		SET checkpoint = $4, expires_at = now() + $5::interval, updated_at = now(), clean_handoff = false
-		WHERE work_id = $1 AND holder_id = $2 AND fencing_token = $3`
-	v05Renew = `
-		UPDATE worklease_leases SET expires_at = now() + $4::interval, updated_at = now()
-		WHERE work_id = $1 AND holder_id = $2 AND fencing_token = $3`
-	v05Read    = `SELECT fencing_token, checkpoint, clean_handoff FROM worklease_leases WHERE work_id = $1`
-	v05Release = `
-		UPDATE worklease_leases SET clean_handoff = true, expires_at = now() - interval '1 millisecond', updated_at = now()
-		WHERE work_id = $1 AND holder_id = $2 AND fencing_token = $3`
 )
 
 var v05Statements = []struct {
 	sql  string
 	args []any
 }{
-	{v05Acquire, []any{"w", "h", time.Minute}},
-	{v05Checkpoint, []any{"w", "h", 1, []byte("state"), time.Minute}},
-	{v05Renew, []any{"w", "h", 1, time.Minute}},
-	{v05Read, []any{"w"}},
-	{v05Release, []any{"w", "h", 1}},
+	{v05.Acquire, []any{"w", "h", time.Minute}},
+	{v05.Checkpoint, []any{"w", "h", 1, []byte("state"), time.Minute}},
+	{v05.Renew, []any{"w", "h", 1, time.Minute}},
+	{v05.Read, []any{"w"}},
+	{v05.Release, []any{"w", "h", 1}},
 }
 
 // v05Row is what v0.5 knows of a row.
@@ -110,7 +70,7 @@ func TestAdoptKeepsEveryLease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conn := emptyDB(t)
-			createV05(t, conn)
+			exec(t, conn, v05.Table)
 			exec(t, conn, `
 				INSERT INTO worklease_leases (work_id, holder_id, expires_at, checkpoint, clean_handoff) VALUES
 				('held', 'a', now() + interval '1 hour', NULL, false),
@@ -160,7 +120,7 @@ func TestAdoptRaisesTheSequence(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			conn := emptyDB(t)
-			createV05(t, conn)
+			exec(t, conn, v05.Table)
 			for _, token := range c.tokens {
 				exec(t, conn, `INSERT INTO worklease_leases (work_id, holder_id, fencing_token, expires_at) VALUES ($1::text, 'h', $2::bigint, now())`, fmt.Sprint(token), token)
 			}
@@ -180,7 +140,7 @@ func TestAdoptRaisesTheSequence(t *testing.T) {
 func TestAdoptBesideRunningV05(t *testing.T) {
 	t.Parallel()
 	conn := emptyDB(t)
-	createV05(t, conn)
+	exec(t, conn, v05.Table)
 
 	const workers = 4
 	stop := make(chan struct{})
@@ -233,7 +193,7 @@ func runV05(ctx context.Context, conn *pgx.Conn, worker int, stop <-chan struct{
 		for _, workID := range []string{own, "shared"} {
 			var token int64
 			var expires time.Time
-			err := conn.QueryRow(ctx, v05Acquire, workID, holder, time.Minute).Scan(&token, &expires)
+			err := conn.QueryRow(ctx, v05.Acquire, workID, holder, time.Minute).Scan(&token, &expires)
 			if errors.Is(err, pgx.ErrNoRows) && workID == "shared" {
 				continue
 			}
@@ -249,8 +209,8 @@ func runV05(ctx context.Context, conn *pgx.Conn, worker int, stop <-chan struct{
 				name, sql string
 				args      []any
 			}{
-				{"checkpoint", v05Checkpoint, []any{workID, holder, token, state, time.Minute}},
-				{"renew", v05Renew, []any{workID, holder, token, time.Minute}},
+				{"checkpoint", v05.Checkpoint, []any{workID, holder, token, state, time.Minute}},
+				{"renew", v05.Renew, []any{workID, holder, token, time.Minute}},
 			} {
 				tag, err := conn.Exec(ctx, stmt.sql, stmt.args...)
 				if err != nil || tag.RowsAffected() != 1 {
@@ -260,13 +220,13 @@ func runV05(ctx context.Context, conn *pgx.Conn, worker int, stop <-chan struct{
 			var readToken int64
 			var read []byte
 			var clean bool
-			if err := conn.QueryRow(ctx, v05Read, workID).Scan(&readToken, &read, &clean); err != nil {
+			if err := conn.QueryRow(ctx, v05.Read, workID).Scan(&readToken, &read, &clean); err != nil {
 				return fmt.Errorf("read %s: %w", workID, err)
 			}
 			if readToken != token || string(read) != string(state) || clean {
 				return fmt.Errorf("%s: read token %d, %q, %t; want %d, %q, false", workID, readToken, read, clean, token, state)
 			}
-			tag, err := conn.Exec(ctx, v05Release, workID, holder, token)
+			tag, err := conn.Exec(ctx, v05.Release, workID, holder, token)
 			if err != nil || tag.RowsAffected() != 1 {
 				return fmt.Errorf("release %s: %s, %w", workID, tag, err)
 			}

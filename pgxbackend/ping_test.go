@@ -12,6 +12,7 @@ import (
 	"github.com/aetomala/worklease"
 	"github.com/aetomala/worklease/conformance"
 	"github.com/aetomala/worklease/internal/pgtest"
+	"github.com/aetomala/worklease/internal/v05"
 	"github.com/aetomala/worklease/migrations"
 	"github.com/aetomala/worklease/pgxbackend"
 	"github.com/jackc/pgx/v5"
@@ -134,7 +135,7 @@ func TestPing(t *testing.T) {
 		"newer schema":   {`COMMENT ON TABLE worklease_leases IS 'worklease schema version 1000'`, nil, false},
 		"lost comment":   {`COMMENT ON TABLE worklease_leases IS NULL`, nil, false},
 		"no sequence":    {`DROP SEQUENCE worklease_fencing_seq CASCADE`, []string{"worklease_fencing_seq", "CREATE SEQUENCE", "setval"}, false},
-		"v0.5's table":   {v05Table, []string{"is at version 0", "migrations.Up"}, true},
+		"v0.5's table":   {"DROP TABLE worklease_leases; DROP SEQUENCE worklease_fencing_seq;" + v05.Table, []string{"is at version 0", "migrations.Up"}, true},
 		"something else": {`DROP TABLE worklease_leases; CREATE TABLE worklease_leases (id int)`, []string{"is at version 0"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {

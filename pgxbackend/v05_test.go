@@ -8,45 +8,23 @@ import (
 	"github.com/aetomala/worklease"
 	"github.com/aetomala/worklease/internal/fault"
 	"github.com/aetomala/worklease/internal/pgtest"
+	"github.com/aetomala/worklease/internal/v05"
 	"github.com/jackc/pgx/v5"
 )
 
-// What v0.5 had its users make by hand.
-const v05Table = `
-	DROP TABLE worklease_leases;
-	DROP SEQUENCE IF EXISTS worklease_fencing_seq;
-	CREATE SEQUENCE worklease_fencing_seq;
-	CREATE TABLE worklease_leases (
-		work_id       TEXT        PRIMARY KEY,
-		holder_id     TEXT        NOT NULL,
-		fencing_token BIGINT      NOT NULL DEFAULT nextval('worklease_fencing_seq'),
-		expires_at    TIMESTAMPTZ NOT NULL,
-		checkpoint    BYTEA,
-		clean_handoff BOOLEAN     NOT NULL DEFAULT FALSE,
-		acquired_at   TIMESTAMPTZ NOT NULL DEFAULT now(),
-		updated_at    TIMESTAMPTZ NOT NULL DEFAULT now()
-	)`
-
-// v05 is a process of v0.5: its statements, on our table.
-type v05 struct {
+// older is a process of v0.5: its statements, on our table.
+type older struct {
 	t      *testing.T
 	db     fault.DB
 	holder string
 }
 
 // acquire returns the token, or 0 for held.
-func (v v05) acquire(workID string, ttl time.Duration) int64 {
+func (v older) acquire(workID string, ttl time.Duration) int64 {
 	v.t.Helper()
 	var token int64
 	var expires time.Time
-	err := v.db.QueryRow(v.t.Context(), `
-		INSERT INTO worklease_leases (work_id, holder_id, fencing_token, expires_at, acquired_at, updated_at)
-		VALUES ($1, $2, nextval('worklease_fencing_seq'), now() + $3::interval, now(), now())
-		ON CONFLICT (work_id) DO UPDATE
-		SET holder_id = EXCLUDED.holder_id, fencing_token = EXCLUDED.fencing_token, expires_at = EXCLUDED.expires_at,
-			acquired_at = now(), updated_at = now()
-		WHERE worklease_leases.expires_at < now()
-		RETURNING fencing_token, expires_at`, workID, v.holder, ttl).Scan(&token, &expires)
+	err := v.db.QueryRow(v.t.Context(), v05.Acquire, workID, v.holder, ttl).Scan(&token, &expires)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0
 	}
@@ -54,7 +32,7 @@ func (v v05) acquire(workID string, ttl time.Duration) int64 {
 	return token
 }
 
-func (v v05) mustAcquire(workID string) int64 {
+func (v older) mustAcquire(workID string) int64 {
 	v.t.Helper()
 	token := v.acquire(workID, time.Minute)
 	if token == 0 {
@@ -63,37 +41,33 @@ func (v v05) mustAcquire(workID string) int64 {
 	return token
 }
 
-func (v v05) changed(sql string, args ...any) bool {
+func (v older) changed(sql string, args ...any) bool {
 	v.t.Helper()
 	tag, err := v.db.Exec(v.t.Context(), sql, args...)
 	must(v.t, err)
 	return tag.RowsAffected() == 1
 }
 
-func (v v05) checkpoint(workID string, token int64, state string) bool {
+func (v older) checkpoint(workID string, token int64, state string) bool {
 	v.t.Helper()
-	return v.changed(`UPDATE worklease_leases
-		SET checkpoint = $4, expires_at = now() + $5::interval, updated_at = now(), clean_handoff = false
-		WHERE work_id = $1 AND holder_id = $2 AND fencing_token = $3`, workID, v.holder, token, []byte(state), time.Minute)
+	return v.changed(v05.Checkpoint, workID, v.holder, token, []byte(state), time.Minute)
 }
 
-func (v v05) renew(workID string, token int64) bool {
+func (v older) renew(workID string, token int64) bool {
 	v.t.Helper()
-	return v.changed(`UPDATE worklease_leases SET expires_at = now() + $4::interval, updated_at = now()
-		WHERE work_id = $1 AND holder_id = $2 AND fencing_token = $3`, workID, v.holder, token, time.Minute)
+	return v.changed(v05.Renew, workID, v.holder, token, time.Minute)
 }
 
-func (v v05) release(workID string, token int64) bool {
+func (v older) release(workID string, token int64) bool {
 	v.t.Helper()
-	return v.changed(`UPDATE worklease_leases
-		SET clean_handoff = true, expires_at = now() - interval '1 millisecond', updated_at = now()
-		WHERE work_id = $1 AND holder_id = $2 AND fencing_token = $3`, workID, v.holder, token)
+	return v.changed(v05.Release, workID, v.holder, token)
 }
 
-func (v v05) read(workID string) (state string, clean bool) {
+func (v older) read(workID string) (state string, clean bool) {
 	v.t.Helper()
 	var raw []byte
-	must(v.t, v.db.QueryRow(v.t.Context(), `SELECT checkpoint, clean_handoff FROM worklease_leases WHERE work_id = $1`, workID).Scan(&raw, &clean))
+	var token int64
+	must(v.t, v.db.QueryRow(v.t.Context(), v05.Read, workID).Scan(&token, &raw, &clean))
 	return string(raw), clean
 }
 
@@ -113,7 +87,7 @@ func TestBesideV05(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	b := newBackend(t, pool)
-	l, old := newLease(t, b, "new"), v05{t, pool, "old"}
+	l, old := newLease(t, b, "new"), older{t, pool, "old"}
 	for how, leave := range map[string]func(worklease.Token){
 		"released": func(token worklease.Token) {
 			must(t, l.Release(t.Context(), token, worklease.WithState([]byte("ours"))))
@@ -181,7 +155,7 @@ func TestV05LeaseIsNotRecognisedAsOurs(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t)
 	b := newBackend(t, pool)
-	old := v05{t, pool, "old"}
+	old := older{t, pool, "old"}
 	a := attempt("w", "new")
 	_, first := grant(t, b, a) // and the reply is lost
 	endLease(t, pool, "w")
@@ -215,7 +189,7 @@ func TestAttemptWithoutNonceIsNobodys(t *testing.T) {
 		if workID == "ours" {
 			grant(t, b, a)
 		} else {
-			v05{t, pool, "old"}.mustAcquire(workID)
+			older{t, pool, "old"}.mustAcquire(workID)
 		}
 		if _, err := b.Acquire(t.Context(), a); !errors.Is(err, worklease.ErrLeaseHeld) {
 			t.Errorf("Acquire of %s without a nonce: %v", workID, err)
