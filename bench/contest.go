@@ -28,7 +28,7 @@ type contest struct {
 	clients int // goroutines that share them
 }
 
-const warmUp = 12
+const warmUp = 8
 
 // reach is how many different i there are.
 func (c contest) reach() int { return c.ops + warmUp*c.clients }

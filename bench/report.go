@@ -130,9 +130,9 @@ func (r report) summary() string {
 		}
 	}
 	if len(missed) == 0 {
-		return fmt.Sprintf("All %d aims are met.", judged)
+		return fmt.Sprintf("All %d lines with an aim meet it.", judged)
 	}
-	return fmt.Sprintf("%d of %d aims are met. Missed: %s.", judged-len(missed), judged, strings.Join(missed, "; "))
+	return fmt.Sprintf("%d of %d lines with an aim meet it. Missed: %s.", judged-len(missed), judged, strings.Join(missed, "; "))
 }
 
 // write writes the report as Markdown, and its plots beside it.

@@ -83,7 +83,7 @@ func measureTakeover(ctx context.Context, p *place) (result, error) {
 	defer r.close()
 	ids := workIDs(100)
 	ttl := time.Duration(p.scale(2, 3)) * time.Second
-	var overs, lates []time.Duration
+	var overs, lates, raws []time.Duration
 	var statements []string
 	for range p.scale(1, 7) {
 		span, late, n, err := p.takeover(ctx, r, ttl, ids)
@@ -92,6 +92,11 @@ func measureTakeover(ctx context.Context, p *place) (result, error) {
 		}
 		overs, lates = append(overs, span-ttl), append(lates, late)
 		statements = append(statements, fmt.Sprint(n))
+		raw, err := p.takeRaw(ctx, r, ids)
+		if err != nil {
+			return result{}, err
+		}
+		raws = append(raws, raw)
 	}
 	worst := slices.Max(overs)
 	return result{lines: []line{{
@@ -102,6 +107,7 @@ func measureTakeover(ctx context.Context, p *place) (result, error) {
 		costs: []string{
 			fmt.Sprintf("%d kills, each just after a renewal; beyond the TTL: %v; the line has the worst", len(overs), overs),
 			fmt.Sprintf("from the last expiry to the last acquisition: median %s, worst %s", milliseconds(median(lates)), milliseconds(slices.Max(lates))),
+			fmt.Sprintf("as many raw upserts on the same connections, right after each: median %s, worst %s", milliseconds(median(raws)), milliseconds(slices.Max(raws))),
 			fmt.Sprintf("statements of the taker from the kill on: %v", statements),
 		},
 	}}}, nil
@@ -153,6 +159,21 @@ func (p *place) takeover(ctx context.Context, r *rig, ttl time.Duration, ids []s
 	}
 	last := slices.MaxFunc(acquired, time.Time.Compare)
 	return last.Sub(killed), last.Sub(asked.Add(most)), len(r.tracer.Statements()), nil
+}
+
+// takeRaw returns how long it takes to acquire the work with as few words as can be, all of
+// it free.
+func (p *place) takeRaw(ctx context.Context, r *rig, ids []string) (time.Duration, error) {
+	if err := p.exec(ctx, emptySQL); err != nil {
+		return 0, err
+	}
+	sql := p.sql(rawAcquireSQL)
+	began := time.Now()
+	err := share(len(ids), len(ids), func(i int) error {
+		_, err := r.pool.Exec(ctx, sql, ids[i], "bench", long)
+		return err
+	})
+	return time.Since(began), err
 }
 
 // Ways to wait.
