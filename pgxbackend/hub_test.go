@@ -408,3 +408,51 @@ func TestCloseEndsWaits(t *testing.T) {
 		t.Errorf("the lease is held by %q", holder)
 	}
 }
+
+// W3: of many who wait in many processes, a release has one try in each. S45.
+func TestReleaseHasOneTryInEachProcess(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	tracer := new(fault.Tracer)
+	const processes, waiters = 5, 20
+	owner := newLeaseFor(t, newBackend(t, pgtest.Open(t, url)), "owner", time.Hour)
+	token := take(t, owner, "w")
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	granted := make(chan worklease.Token, processes*waiters)
+	var backends []*pgxbackend.Backend
+	var wg sync.WaitGroup
+	for range processes {
+		b := newBackend(t, pgtest.Open(t, url, pgtest.Config(func(c *pgxpool.Config) { c.ConnConfig.Tracer = tracer })), patiently)
+		backends = append(backends, b)
+		l := newLeaseFor(t, b, "waiter", time.Hour)
+		for range waiters {
+			wg.Go(func() {
+				if token, err := l.Acquire(ctx, "w", worklease.WithWaitForLease(), slowly); err == nil {
+					granted <- token
+				}
+			})
+		}
+	}
+	for _, b := range backends {
+		eventually(t, "all stand in line", func() bool { return b.Stats().Waiters == waiters })
+		asleep(t, b)
+	}
+	for range 3 {
+		tracer.Reset()
+		must(t, owner.Release(t.Context(), token))
+		token = await(t, "one gets the work", granted)
+		for _, b := range backends {
+			asleep(t, b)
+		}
+		// A look that found the work free just before makes for one more.
+		if tries := tracer.Count(sqlAcquire); tries > 2*processes {
+			t.Errorf("%d tries in %d processes with %d waiters each", tries, processes, waiters)
+		}
+	}
+	leave()
+	wg.Wait()
+	if len(granted) > 0 {
+		t.Errorf("%d grants at a time", 1+len(granted))
+	}
+}

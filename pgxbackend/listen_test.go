@@ -13,6 +13,7 @@ import (
 
 	"github.com/aetomala/worklease"
 	"github.com/aetomala/worklease/internal/fault"
+	"github.com/aetomala/worklease/internal/pgserver"
 	"github.com/aetomala/worklease/internal/pgtest"
 	"github.com/aetomala/worklease/pgxbackend"
 	"github.com/jackc/pgx/v5"
@@ -356,4 +357,46 @@ func TestListenerIsMadeByThePoolsHooks(t *testing.T) {
 			t.Errorf("%d and %d calls of the hooks for %d listeners", before.Load(), after.Load(), i)
 		}
 	}
+}
+
+// W3: a server that crashes between the commit of a release and its notice costs the
+// waiter the time until the server is back. S39.
+func TestNoticeThatACrashSwallows(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Server(t, pgserver.Options{})
+	s := newStage(t, pgtest.On(server), pgtest.ForceDrop())
+	b := newBackend(t, pgtest.Open(t, s.URL(s.url), named()), patiently)
+	t.Cleanup(s.Close)
+	owner, waiter := newLeaseFor(t, newBackend(t, s.direct), "owner", time.Hour), newLeaseFor(t, b, "waiter", time.Hour)
+	token := take(t, owner, "w")
+	done := queue(t, b, waiter, "w")
+	asleep(t, b)
+	s.Only(listener).BlackHole()
+	must(t, owner.Release(t.Context(), token))
+	server.Crash()
+	s.Only(listener).Cut()
+	must(t, server.Restart(t.Context()))
+	s.Only(listener).Pass()
+	must(t, await(t, "the waiter gets the work", done).err)
+}
+
+// W3: the reader of notifications waits for nobody, not even for one who never takes
+// what it is told. S41.
+func TestListenerWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	url := pgtest.Database(t)
+	direct := pgtest.Open(t, url)
+	b := newBackend(t, pgtest.Open(t, url), patiently)
+	owner, waiter := newLeaseFor(t, newBackend(t, direct), "owner", time.Hour), newLeaseFor(t, b, "waiter", time.Hour)
+	take(t, owner, "ignored")
+	for range 3 {
+		_, stop := b.Watch("ignored", time.Hour)
+		defer stop()
+	}
+	token := take(t, owner, "w")
+	done := queue(t, b, waiter, "w")
+	asleep(t, b)
+	exec(t, direct, `SELECT pg_notify($1, CASE n % 2 WHEN 0 THEN 'ignored' ELSE 'ignored' || n END) FROM generate_series(1, 5000) n`, b.Channel())
+	must(t, owner.Release(t.Context(), token))
+	must(t, await(t, "the waiter gets the work", done).err)
 }
