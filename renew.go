@@ -86,7 +86,7 @@ func (l *lease) start(r *renewal, token Token) error {
 		return h.lost
 	case !h.trusted && len(h.renewals) == 0:
 		// Nothing is known yet: the first renewal must come through within a TTL.
-		h.until.Store(int64(time.Since(h.start) + l.cfg.TTL))
+		h.until.Store(int64(time.Now().Add(l.cfg.TTL).Sub(h.start)))
 	}
 	h.renewals = append(h.renewals, r)
 	l.observer.kept.Add(1)

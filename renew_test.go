@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -822,4 +823,14 @@ func TestNothingStaysBehind(t *testing.T) {
 			t.Errorf("%d goroutines before, %d after", before, after)
 		}
 	})
+}
+
+// R3. The longest TTL there is does not end at once; it is counted without a bubble,
+// where no time passes between two looks at the clock.
+func TestResumedForTheLongestTTL(t *testing.T) {
+	t.Parallel()
+	l := configured(t, memory.New(), worklease.Config{TTL: math.MaxInt64, HolderID: "a"})
+	ctx, stop := l.StartRenewal(t.Context(), resumed(acquire(t, l, "work")))
+	wantLive(t, ctx)
+	stop()
 }
