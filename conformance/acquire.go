@@ -132,15 +132,13 @@ func contextEndsWait(s *suite) {
 func retiredEndsWait(s *suite) {
 	o := s.acquire(s.id("work"), "a")
 	waiter := s.lease("b", long)
-	time.AfterFunc(aMoment, func() {
-		if err := o.release(worklease.ExitRetired); err != nil {
-			s.Errorf("Release failed: %v", err)
-		}
-	})
+	released := make(chan error, 1)
+	time.AfterFunc(aMoment, func() { released <- o.release(worklease.ExitRetired) })
 	ctx, cancel := context.WithTimeout(s.Context(), 30*time.Second)
 	defer cancel()
 	_, err := waiter.Acquire(ctx, o.WorkID, worklease.WithWaitForLease(), worklease.WithPollInterval(10*time.Millisecond))
 	s.refused("a wait for work that is retired meanwhile", err, worklease.ErrLeaseRetired)
+	s.must("Release", <-released) // which the waiter may see before its caller does
 }
 
 // undoLeavesNoTrace gives an acquisition back over every kind of predecessor.
