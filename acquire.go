@@ -21,7 +21,7 @@ func (l *lease) Acquire(ctx context.Context, workID string, opts ...AcquireOptio
 	err = fail("acquire", workID, err)
 	if l.observer.to != nil {
 		e := AcquireEvent{WorkID: workID, Token: token, Duration: a.took, Err: err}
-		if !a.sent.IsZero() {
+		if a.options.wait && !a.sent.IsZero() {
 			e.Waited = a.sent.Sub(began)
 		}
 		l.observer.acquired(ctx, e)

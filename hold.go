@@ -217,10 +217,7 @@ func (h *hold) gone() {
 // the stored one first.
 func (h *hold) nextNumber(ctx context.Context) (int64, error) {
 	l := h.lease
-	l.mu.Lock()
-	numbered := h.numbered
-	l.mu.Unlock()
-	if !numbered {
+	if h.unnumbered() {
 		stored, err := l.backend.ReadCheckpoint(ctx, h.token.Claim(), false)
 		if err != nil {
 			return 0, err
@@ -230,6 +227,13 @@ func (h *hold) nextNumber(ctx context.Context) (int64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return h.drawLocked()
+}
+
+// unnumbered reports whether the stored number has yet to be read.
+func (h *hold) unnumbered() bool {
+	h.lease.mu.Lock()
+	defer h.lease.mu.Unlock()
+	return !h.numbered
 }
 
 func (h *hold) drawLocked() (int64, error) {

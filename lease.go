@@ -127,7 +127,13 @@ func (h *hold) sendFarewell(ctx context.Context, o releaseOptions) error {
 			return err
 		}
 	}
-	return h.saveNumbered(ctx, send)
+	err := h.saveNumbered(ctx, send)
+	if errors.Is(err, ErrFenced) && h.unnumbered() {
+		// The number could not be read, for there is a successor. If this is the repeat of
+		// what made room for it, the row may show that.
+		err = send(1)
+	}
+	return err
 }
 
 func (l *lease) ReadCheckpoint(ctx context.Context, token Token) (state []byte, cleanHandoff bool, err error) {

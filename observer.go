@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/aetomala/worklease/internal/isnil"
 )
 
 // LeaseObserver is told of every operation after it ended, successful or not, with
@@ -141,7 +143,7 @@ type observer struct {
 }
 
 func observed(to LeaseObserver) *observer {
-	if isNil(to) {
+	if isnil.Value(to) {
 		to = nil
 	}
 	return &observer{to: to}

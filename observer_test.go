@@ -106,6 +106,27 @@ func TestAcquireEvent(t *testing.T) {
 	})
 }
 
+// O1. A call that does not wait has not waited, by the real clock too.
+func TestWaitedIsForWaiters(t *testing.T) {
+	t.Parallel()
+	var events []worklease.AcquireEvent
+	l, err := worklease.New(memory.New(), worklease.Config{TTL: time.Minute, HolderID: "a", Observer: &watcher{
+		onAcquire: func(e worklease.AcquireEvent) { events = append(events, e) },
+	}})
+	must(t, err)
+	for range 2 {
+		_, _ = l.Acquire(t.Context(), "work")
+	}
+	for _, e := range events {
+		if e.Waited != 0 {
+			t.Errorf("%+v", e)
+		}
+	}
+	if len(events) != 2 {
+		t.Errorf("%d events", len(events))
+	}
+}
+
 // O1. In the caller's goroutine, after the operation, OnFenced second.
 func TestEventsComeInOrder(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -151,10 +151,21 @@ func (r *renewal) checkEnds() {
 func (r *renewal) windowCause() error {
 	err := ErrLeaseWindowExhausted
 	if r.lastErr != nil {
-		err = fmt.Errorf("%w; last: %v", err, r.lastErr)
+		err = exhausted{r.lastErr}
 	}
 	return fail("renew", r.hold.token.workID, err)
 }
+
+// exhausted is ErrLeaseWindowExhausted after a renewal that failed. It has what that
+// failed of for errors.As, and for errors.Is is nothing else: a statement that was given
+// up is a context that ended, and no such is the cause.
+type exhausted struct{ last error }
+
+func (e exhausted) Error() string {
+	return ErrLeaseWindowExhausted.Error() + "; last: " + e.last.Error()
+}
+func (e exhausted) Unwrap() error      { return ErrLeaseWindowExhausted }
+func (e exhausted) As(target any) bool { return errors.As(e.last, target) }
 
 func (r *renewal) progressEndLocked() time.Time {
 	since := r.since

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -834,3 +835,32 @@ func TestResumedForTheLongestTTL(t *testing.T) {
 	wantLive(t, ctx)
 	stop()
 }
+
+// E1: the cause keeps what the last renewal failed of, and Is nothing but an exhausted
+// window: a statement that was given up does not make it a context's end.
+func TestCauseKeepsTheLastError(t *testing.T) {
+	for name, last := range map[string]error{
+		"of the backend": &brokenError{"the disk is full"},
+		"given up":       fmt.Errorf("%w: %w", &brokenError{"no reply"}, context.DeadlineExceeded),
+	} {
+		bubbleNamed(t, name, func(t *testing.T) {
+			l := newLease(t, newWire(only(opRenew, func(context.Context, string, int, func() error) error { return last })), "a")
+			ctx, stop := l.StartRenewal(t.Context(), acquire(t, l, "work"))
+			defer stop()
+			<-ctx.Done()
+			cause := context.Cause(ctx)
+			wantIs(t, cause, worklease.ErrLeaseWindowExhausted)
+			var broken *brokenError
+			if !errors.As(cause, &broken) || !strings.Contains(cause.Error(), broken.what) {
+				t.Errorf("the cause has lost what the renewal failed of: %v", cause)
+			}
+			if errors.Is(cause, context.DeadlineExceeded) || errors.Is(cause, worklease.ErrLeaseExpired) {
+				t.Errorf("the cause is more than an exhausted window: %v", cause)
+			}
+		})
+	}
+}
+
+type brokenError struct{ what string }
+
+func (e *brokenError) Error() string { return e.what }

@@ -61,11 +61,11 @@ package worklease
 import (
 	"context"
 	"errors"
-	"reflect"
 	"sync"
 	"time"
 
 	link "github.com/aetomala/worklease/internal/hold"
+	"github.com/aetomala/worklease/internal/isnil"
 )
 
 // MinTTL is the shortest TTL of a lease.
@@ -197,7 +197,7 @@ func New(b Backend, cfg Config) (Lease, error) {
 
 func (cfg Config) check(b Backend) error {
 	var faults []error
-	if isNil(b) {
+	if isnil.Value(b) {
 		faults = append(faults, invalid("backend is nil"))
 	}
 	if cfg.TTL < MinTTL {
@@ -210,18 +210,6 @@ func (cfg Config) check(b Backend) error {
 		return nil
 	}
 	return failNew(errors.Join(faults...))
-}
-
-// isNil reports whether b is nil or holds a nil pointer.
-func isNil(b any) bool {
-	if b == nil {
-		return true
-	}
-	switch v := reflect.ValueOf(b); v.Kind() {
-	case reflect.Pointer, reflect.Map, reflect.Chan, reflect.Func, reflect.Slice:
-		return v.IsNil()
-	}
-	return false
 }
 
 // Exit is how an owner left.

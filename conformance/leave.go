@@ -240,6 +240,11 @@ func repeatedRelease(s *suite) {
 	for range 3 {
 		s.must("a repeated Release through a Lease", l.Release(s.Context(), token, worklease.WithState([]byte("last"))))
 	}
+	s.acquire(token.WorkID(), "b")
+	for name, l := range map[string]worklease.Lease{"the Lease": l, "another": s.lease("a", long)} {
+		s.must("a Release repeated through "+name+" after a successor came", l.Release(s.Context(), token, worklease.WithState([]byte("last"))))
+		s.refused("another state through "+name, l.Release(s.Context(), token, worklease.WithState([]byte("other"))), worklease.ErrFenced)
+	}
 }
 
 func repeatedReleaseOneOn(s *suite) {

@@ -71,6 +71,7 @@ import (
 
 	"github.com/aetomala/worklease"
 	"github.com/aetomala/worklease/internal/ctxerr"
+	"github.com/aetomala/worklease/internal/isnil"
 	"github.com/aetomala/worklease/internal/tenure"
 )
 
@@ -148,7 +149,7 @@ func Elect(ctx context.Context, lease worklease.Lease, workID string, cfg Config
 
 func check(lease worklease.Lease, fn func(context.Context) error) error {
 	var faults []error
-	if tenure.IsNil(lease) {
+	if isnil.Value(lease) {
 		faults = append(faults, fmt.Errorf("worklease: %w: leader needs a Lease", worklease.ErrInvalid))
 	}
 	if fn == nil {

@@ -121,6 +121,9 @@ type Info struct {
 // no right on the schema.
 func Status(ctx context.Context, conn *pgx.Conn, opts ...Option) (Info, error) {
 	name, err := schemaName(opts)
+	if err == nil && conn == nil {
+		err = errNoConn
+	}
 	if err != nil {
 		return Info{}, fmt.Errorf("worklease: schema status: %w", err)
 	}
@@ -146,7 +149,11 @@ func Status(ctx context.Context, conn *pgx.Conn, opts ...Option) (Info, error) {
 // your own, call Up in an UpFunc with DisableFuncTx, on the connection it is given.
 func Up(ctx context.Context, conn *pgx.Conn, opts ...Option) error {
 	name, err := schemaName(opts)
-	if err == nil && conn.PgConn().TxStatus() != 'I' {
+	switch {
+	case err != nil:
+	case conn == nil:
+		err = errNoConn
+	case conn.PgConn().TxStatus() != 'I':
 		err = errInTx
 	}
 	if err == nil {
@@ -157,6 +164,8 @@ func Up(ctx context.Context, conn *pgx.Conn, opts ...Option) error {
 	}
 	return nil
 }
+
+var errNoConn = fmt.Errorf("%w: connection is nil", worklease.ErrInvalid)
 
 var errInTx = fmt.Errorf("%w: the connection is in a transaction, which the migration would commit; in a tern UpFunc, set DisableFuncTx", worklease.ErrInvalid)
 

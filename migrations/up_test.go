@@ -155,6 +155,9 @@ func TestFailedUpLeavesTheConnectionUsable(t *testing.T) {
 
 func TestUpRefusesATransaction(t *testing.T) {
 	t.Parallel()
+	if err := migrations.Up(t.Context(), nil); !errors.Is(err, worklease.ErrInvalid) {
+		t.Errorf("Up on no connection returned %v", err)
+	}
 	conn := emptyDB(t)
 	tx, err := conn.Begin(t.Context())
 	if err != nil {

@@ -129,9 +129,13 @@ func TestPing(t *testing.T) {
 		says  []string
 		fatal bool // no command mends it that this test could run
 	}{
-		"in order":       {"", nil, false},
-		"no table":       {`DROP TABLE worklease_leases`, []string{`schema "public" is at version 0`, "migrations.Up", "tern migrate"}, true},
-		"no schema":      {`ALTER SCHEMA public RENAME TO elsewhere`, []string{`schema "public" is at version 0`, "migrations.Up"}, true},
+		"in order":  {"", nil, false},
+		"no table":  {`DROP TABLE worklease_leases`, []string{`schema "public" is at version 0`, "migrations.Up", "tern migrate"}, true},
+		"no schema": {`ALTER SCHEMA public RENAME TO elsewhere`, []string{`schema "public" is at version 0`, "migrations.Up"}, true},
+		"read-only": {
+			`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`,
+			[]string{"read-only", "default_transaction_read_only"}, true,
+		},
 		"newer schema":   {`COMMENT ON TABLE worklease_leases IS 'worklease schema version 1000'`, nil, false},
 		"lost comment":   {`COMMENT ON TABLE worklease_leases IS NULL`, nil, false},
 		"no sequence":    {`DROP SEQUENCE worklease_fencing_seq CASCADE`, []string{"worklease_fencing_seq", "CREATE SEQUENCE", "setval"}, false},
@@ -166,6 +170,16 @@ func TestPing(t *testing.T) {
 				must(t, b.Ping(t.Context()))
 			}
 		})
+	}
+}
+
+// The tool installs into public unless a configuration file says otherwise: for another
+// schema Ping does not name it.
+func TestPingOfAnotherSchema(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t, pgtest.Open(t, pgtest.Database(t)), pgxbackend.WithSchema(`jo"bs`))
+	if err := b.Ping(t.Context()); err == nil || !strings.Contains(err.Error(), `migrations.WithSchema("jo\"bs")`) || strings.Contains(err.Error(), "tern") {
+		t.Errorf("Ping: %v", err)
 	}
 }
 

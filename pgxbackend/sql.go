@@ -397,7 +397,7 @@ SELECT EXISTS (SELECT FROM pg_listening_channels() c WHERE c = $1::text)`
 // rightsSQL asks the catalog what the role may do: $1 the schema's name. It needs no
 // right itself. No row: no table; null: no sequence.
 const rightsSQL = `-- worklease: rights
-SELECT quote_ident(current_user), pg_is_in_recovery(), has_schema_privilege(n.oid, 'USAGE'),
+SELECT quote_ident(current_user), pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', has_schema_privilege(n.oid, 'USAGE'),
   has_table_privilege(t.oid, 'SELECT') AND has_table_privilege(t.oid, 'INSERT')
     AND has_table_privilege(t.oid, 'UPDATE') AND has_table_privilege(t.oid, 'DELETE'),
   (SELECT has_sequence_privilege(s.oid, 'USAGE') FROM pg_catalog.pg_class s

@@ -10,6 +10,7 @@ import (
 
 	"github.com/aetomala/worklease"
 	"github.com/aetomala/worklease/internal/hold"
+	"github.com/aetomala/worklease/internal/isnil"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -58,13 +59,35 @@ func (b *Backend) FenceTx(ctx context.Context, tx Querier, token worklease.Token
 }
 
 func (b *Backend) checkTx(tx Querier, token worklease.Token) error {
-	if tx == nil {
-		return fmt.Errorf("%w: transaction is nil", worklease.ErrInvalid)
+	if fault := txFault(tx); fault != "" {
+		return fmt.Errorf("%w: %s", worklease.ErrInvalid, fault)
 	}
 	if b.closed.Load() {
 		return worklease.ErrClosed
 	}
 	return token.Validate()
+}
+
+// txFault says why tx is no transaction, where that can be told. Outside of one a fence
+// proves nothing, and a checkpoint is alone.
+func txFault(tx Querier) string {
+	const idle = "the connection is in no transaction"
+	if isnil.Value(tx) {
+		return "transaction is nil"
+	}
+	switch q := tx.(type) {
+	case *pgxpool.Pool:
+		return "a pool is no transaction"
+	case *pgxpool.Conn:
+		if q.Conn().PgConn().TxStatus() == 'I' {
+			return idle
+		}
+	case *pgx.Conn:
+		if q.PgConn().TxStatus() == 'I' {
+			return idle
+		}
+	}
+	return ""
 }
 
 func (b *Backend) fence(ctx context.Context, tx Querier, token worklease.Token, boundSilence bool) error {

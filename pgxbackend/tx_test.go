@@ -355,6 +355,9 @@ func TestTransactionArguments(t *testing.T) {
 	tx := s.transaction(t, pgx.TxOptions{})
 	closed := newBackend(t, s.pool)
 	closed.Close()
+	idle, err := s.pool.Acquire(t.Context())
+	must(t, err)
+	defer idle.Release()
 	for name, test := range map[string]struct{ err, is error }{
 		"Step, zero token":         {s.b.Step(t.Context(), worklease.Token{}, never), worklease.ErrInvalid},
 		"Step, no function":        {s.b.Step(t.Context(), token, nil), worklease.ErrInvalid},
@@ -365,6 +368,10 @@ func TestTransactionArguments(t *testing.T) {
 		"CheckpointTx, closed":     {closed.CheckpointTx(t.Context(), tx, token, nil), worklease.ErrClosed},
 		"FenceTx, zero token":      {s.b.FenceTx(t.Context(), tx, worklease.Token{}), worklease.ErrInvalid},
 		"FenceTx, no tx":           {s.b.FenceTx(t.Context(), nil, token), worklease.ErrInvalid},
+		"FenceTx, no conn":         {s.b.FenceTx(t.Context(), (*pgx.Conn)(nil), token), worklease.ErrInvalid},
+		"FenceTx, pool":            {s.b.FenceTx(t.Context(), s.pool, token), worklease.ErrInvalid},
+		"FenceTx, idle":            {s.b.FenceTx(t.Context(), idle, token), worklease.ErrInvalid},
+		"CheckpointTx, idle":       {s.b.CheckpointTx(t.Context(), idle.Conn(), token, nil), worklease.ErrInvalid},
 		"FenceTx, closed":          {closed.FenceTx(t.Context(), tx, token), worklease.ErrClosed},
 	} {
 		refused(t, name, test.err, test.is)

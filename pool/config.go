@@ -10,7 +10,7 @@ import (
 
 	"github.com/aetomala/worklease"
 	"github.com/aetomala/worklease/internal/id"
-	"github.com/aetomala/worklease/internal/tenure"
+	"github.com/aetomala/worklease/internal/isnil"
 )
 
 // What New finds wrong. Each is an ErrConfigInvalid, which is a
@@ -63,7 +63,7 @@ type Config struct {
 
 func (cfg Config) check(lease worklease.Lease, fn WorkFn) error {
 	var faults []error
-	if tenure.IsNil(lease) {
+	if isnil.Value(lease) {
 		faults = append(faults, ErrNilLease)
 	}
 	if fn == nil {
@@ -102,7 +102,7 @@ func (cfg Config) withDefaults() Config {
 		}
 		*d = min(*d, math.MaxInt64/2) // room for jitter
 	}
-	if tenure.IsNil(cfg.Observer) {
+	if isnil.Value(cfg.Observer) {
 		cfg.Observer = NopObserver{}
 	}
 	return cfg

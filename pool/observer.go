@@ -13,20 +13,16 @@ import (
 // which keeps a lease that it has, and Run with it. A panic is one of the slot; see
 // [Pool.Run].
 //
-// Each OnSlotAcquired is followed by one of OnSlotReleased, OnSlotBackoff, OnSlotLost,
-// OnSlotDead and OnSlotRetired, once the function has returned and the farewell is
-// over, unless the slot panics. All but OnSlotReleased also come by themselves, for an
-// acquisition that failed or a lease that was not the slot's for long enough to call
-// the function.
+// An OnSlotAcquired is followed by one of OnSlotBackoff, OnSlotLost, OnSlotDead and
+// OnSlotRetired, once the function has returned and the farewell is over, or by the
+// OnSlotReleased of an observer that is a [ReleaseObserver] too, unless the slot panics.
+// All but OnSlotReleased also come by themselves, for an acquisition that failed or a
+// lease that was not the slot's for long enough to call the function.
 //
 // The interface may grow: embed [NopObserver].
 type Observer interface {
 	// OnSlotAcquired: the slot has its lease, and the function is about to be called.
 	OnSlotAcquired(ctx context.Context, e SlotAcquiredEvent)
-
-	// OnSlotReleased: the function returned nil, or that ctx had ended, and the lease was
-	// given back in order.
-	OnSlotReleased(ctx context.Context, e SlotReleasedEvent)
 
 	// OnSlotBackoff: the function, the acquisition or the farewell failed, and the slot
 	// goes on after a pause.
@@ -41,6 +37,14 @@ type Observer interface {
 
 	// OnSlotRetired: the slot has ended, as its work is done for good.
 	OnSlotRetired(ctx context.Context, e SlotRetiredEvent)
+}
+
+// ReleaseObserver is an [Observer] that is also told when all went well. [NopObserver]
+// is one.
+type ReleaseObserver interface {
+	// OnSlotReleased: the function returned nil, or that ctx had ended, and the lease was
+	// given back in order.
+	OnSlotReleased(ctx context.Context, e SlotReleasedEvent)
 }
 
 // SlotAcquiredEvent tells of a lease acquired.

@@ -79,7 +79,9 @@ func (s *slot) conclude(o tenure.Outcome, err error) next {
 		s.cfg.Observer.OnSlotLost(s.ctx, SlotLostEvent{WorkID: s.workID, Err: err})
 		return next{pause: jitter(lostPause, 1)}
 	case err == nil, s.interrupted(o, err):
-		s.cfg.Observer.OnSlotReleased(s.ctx, SlotReleasedEvent{WorkID: s.workID, Exit: o.Exit})
+		if to, ok := s.cfg.Observer.(ReleaseObserver); ok {
+			to.OnSlotReleased(s.ctx, SlotReleasedEvent{WorkID: s.workID, Exit: o.Exit})
+		}
 		return next{pause: jitter(s.cfg.RerunInterval, 0.2)}
 	case !acquired && errors.Is(err, worklease.ErrLeaseHeld):
 		// Only from a Lease of the caller's own that does not wait.

@@ -62,9 +62,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/aetomala/worklease"
+	"github.com/aetomala/worklease/internal/isnil"
 	"github.com/aetomala/worklease/internal/tenure"
 )
 
@@ -105,7 +107,7 @@ type Runner struct {
 // ErrWorkFnRequired or both.
 func NewRunner(cfg RunnerConfig) (*Runner, error) {
 	var faults []error
-	if tenure.IsNil(cfg.Lease) {
+	if isnil.Value(cfg.Lease) {
 		faults = append(faults, ErrLeaseRequired)
 	}
 	if cfg.WorkFn == nil {
@@ -116,8 +118,8 @@ func NewRunner(cfg RunnerConfig) (*Runner, error) {
 	}
 	return &Runner{cfg: cfg, tenure: tenure.Config{
 		Lease:          cfg.Lease,
-		AcquireOptions: cfg.AcquireOptions,
-		RenewalOptions: cfg.RenewalOptions,
+		AcquireOptions: slices.Clone(cfg.AcquireOptions),
+		RenewalOptions: slices.Clone(cfg.RenewalOptions),
 		CleanupTimeout: cfg.CleanupTimeout,
 		WindDown:       cfg.WindDown,
 	}}, nil

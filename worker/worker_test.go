@@ -74,6 +74,22 @@ func TestOwnersInARow(t *testing.T) {
 	}
 }
 
+// What the caller does with its options later is nothing to the Runner.
+func TestOptionsAreCopied(t *testing.T) {
+	t.Parallel()
+	lease := newLease(t, memory.New(), worklease.Config{TTL: time.Minute, HolderID: "w"})
+	opts := []worklease.AcquireOption{worklease.WithReopen()}
+	r := newRunner(t, worker.RunnerConfig{Lease: lease, AcquireOptions: opts, WorkFn: func(context.Context, worklease.Token, []byte, bool) ([]byte, error) {
+		return nil, worklease.Retire
+	}})
+	opts[0] = nil
+	for range 2 {
+		if err := r.Run(t.Context(), "import"); err != nil {
+			t.Errorf("Run of work that may be reopened: %v", err)
+		}
+	}
+}
+
 // What the acquisition says comes as Acquire says it.
 func TestRefused(t *testing.T) {
 	t.Parallel()

@@ -127,7 +127,7 @@ func TestArrowsPointOneWay(t *testing.T) {
 		"pool":            {"", "internal/tenure"},
 		"migrations":      {"", "internal/schema"},
 	}
-	small := []string{"internal/backoff", "internal/ctxerr", "internal/due", "internal/id"}
+	small := []string{"internal/backoff", "internal/ctxerr", "internal/due", "internal/id", "internal/isnil"}
 	all := ours(t)
 	for name, allowed := range arrows {
 		for _, path := range all[name].Imports {

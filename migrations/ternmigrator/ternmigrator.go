@@ -58,9 +58,9 @@ func Default(opts ...migrations.Option) pgtestdb.Migrator {
 	return own(opts)
 }
 
-// Chain returns a migrator that runs the given ones in order.
+// Chain returns a migrator that runs the given ones in order. A nil one is ignored.
 func Chain(migrators ...pgtestdb.Migrator) pgtestdb.Migrator {
-	return chain(slices.Clone(migrators))
+	return chain(slices.DeleteFunc(slices.Clone(migrators), func(m pgtestdb.Migrator) bool { return m == nil }))
 }
 
 type folder struct {

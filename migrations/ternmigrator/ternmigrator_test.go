@@ -59,6 +59,9 @@ func TestHashIsStable(t *testing.T) {
 	build := func() pgtestdb.Migrator {
 		return ternmigrator.Chain(ternmigrator.New(folder(orders), ternmigrator.WithData(data), nil), ternmigrator.Default(nil))
 	}
+	if a, b := hashOf(t, build()), hashOf(t, ternmigrator.Chain(nil, build())); a == b || b != hashOf(t, ternmigrator.Chain(build(), nil)) {
+		t.Errorf("a chain with a nil migrator: %s, %s", a, b)
+	}
 	if a, b := hashOf(t, build()), hashOf(t, build()); a != b {
 		t.Errorf("two hashes of the same: %s, %s", a, b)
 	}
