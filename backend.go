@@ -32,12 +32,14 @@ type Backend interface {
 	// every earlier one of the work ID, for ever. Held work is refused with a
 	// *HeldError, also to the same holder, and nothing is written; retired work
 	// with a *RetiredError. A live grant with the attempt's own nonce is returned
-	// again as it stands: the reply to an earlier send was lost.
+	// again as it stands: the reply to an earlier send was lost. If that grant has
+	// lapsed, the attempt gets a new one, with a new token and the Prior of the first:
+	// nobody has worked in between, and no crash is counted.
 	Acquire(ctx context.Context, a Attempt) (Grant, error)
 
 	// Checkpoint saves and extends. A lapsed lease that nobody took is extended
-	// too; one that this claim surrendered is ErrLeaseExpired. See Save for the
-	// order in which checkpoints count.
+	// too; one that this claim surrendered is ErrLeaseExpired, unless the save is one
+	// that Save calls done. See Save for the order in which checkpoints count.
 	Checkpoint(ctx context.Context, c Claim, s Save) (Extension, error)
 
 	// Renew extends a lease that is live, by the TTL it was acquired with; ttl
@@ -45,9 +47,12 @@ type Backend interface {
 	// ErrLeaseExpired.
 	Renew(ctx context.Context, c Claim, ttl time.Duration) (Extension, error)
 
-	// Release ends the lease as f says, also a lapsed one that nobody took. The
-	// repeat of what the row records already is nil, also when one successor has
-	// come since; anything else on a surrendered lease is ErrLeaseExpired.
+	// Release ends the lease as f says, also a lapsed one that nobody took. What the
+	// row records already is done, and nil: the same exit and, if f has a state, those
+	// bytes, whatever the number. That holds when one successor has come since, too; once
+	// that one has saved, f's state is known by its number and hold. Anything else is
+	// ErrLeaseExpired on a surrendered lease, and ErrFenced after a successor. See
+	// Farewell for ExitNone.
 	Release(ctx context.Context, c Claim, f Farewell) error
 
 	// ReadCheckpoint returns what is stored under a claim that is still the row's,
@@ -128,14 +133,16 @@ type Grant struct {
 	ExpiresAt    time.Time     // by the backend's clock
 	Remaining    time.Duration // until then, measured by that same clock
 	Prior        Prior
-	StateOmitted bool // Prior.State is larger than MaxInlineState and was left out
+	StateOmitted bool // Prior.State is larger than MaxInlineState and was left out, as it must be
 }
 
 // Save is one checkpoint. Number grows within one Hold. A save is stored if its
-// number is above the stored one. If it is not, the answer is nil when the stored
-// number was drawn by the same Hold (this very save, or a newer one of it, is
-// there), and an [*OvertakenError] when another Hold of the same token saved.
-// A nil State keeps what is stored and counts all the same.
+// number is above the stored one. If it is not, the save is done, and the answer nil,
+// when the stored number was drawn by the same Hold: this very save is there, which is
+// answered with the time left, or a newer one of it, which has superseded this one. That
+// is so on a surrendered lease, too. When another Hold of the same token saved, the
+// answer is an [*OvertakenError]. A nil State keeps what is stored and counts all the
+// same.
 type Save struct {
 	State  []byte
 	Number int64         // above 0
@@ -147,9 +154,10 @@ type Save struct {
 // with a last checkpoint unless State is nil, numbered as in [Save]. A state whose
 // number is not above the stored one is an [*OvertakenError], whoever stored that.
 //
-// ExitNone undoes an acquisition that nobody will use: the claim is matched by its
-// nonce, its number may be zero, and the next owner is told what this one would
-// have been.
+// ExitNone undoes an acquisition that nobody will use, and the next owner is told what
+// this one was told. The claim is matched by its nonce, which must not be empty, and by its
+// number unless that is zero, for who never heard of the grant. Its repeat is nil.
+// Afterwards the claim is a surrendered one.
 type Farewell struct {
 	Exit   Exit
 	State  []byte
@@ -157,8 +165,8 @@ type Farewell struct {
 	Hold   string
 }
 
-// Extension is how long the lease has been extended. Remaining is zero when
-// nothing was (an overtaken checkpoint).
+// Extension is how long the lease has been extended. Remaining is zero when nothing was:
+// a checkpoint that was superseded.
 type Extension struct {
 	Remaining time.Duration // measured by the backend's clock
 }
