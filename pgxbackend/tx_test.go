@@ -357,7 +357,7 @@ func TestTransactionArguments(t *testing.T) {
 	closed.Close()
 	idle, err := s.pool.Acquire(t.Context())
 	must(t, err)
-	defer idle.Release()
+	defer idle.Release() // which may be called twice
 	for name, test := range map[string]struct{ err, is error }{
 		"Step, zero token":         {s.b.Step(t.Context(), worklease.Token{}, never), worklease.ErrInvalid},
 		"Step, no function":        {s.b.Step(t.Context(), token, nil), worklease.ErrInvalid},
@@ -376,6 +376,7 @@ func TestTransactionArguments(t *testing.T) {
 	} {
 		refused(t, name, test.err, test.is)
 	}
+	idle.Release() // it is the pool's only one
 	must(t, s.b.FenceTx(t.Context(), tx, token)) // none of them has reached it
 
 	small, err := worklease.New(s.b, worklease.Config{TTL: time.Minute, HolderID: "small", MaxCheckpointBytes: 3})
