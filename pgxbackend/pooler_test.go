@@ -217,7 +217,7 @@ func TestPreparedStatementsThroughAPooler(t *testing.T) {
 			return false
 		}
 		wg.Go(func() {
-			for n := range rounds(5, 5, 100) {
+			for n := range rounds(5, 5, 20) {
 				var token worklease.Token
 				if !sent(func(ctx context.Context) (err error) {
 					token, err = l.Acquire(ctx, fmt.Sprint(i, " ", n))
