@@ -376,7 +376,7 @@ func TestTransactionArguments(t *testing.T) {
 	} {
 		refused(t, name, test.err, test.is)
 	}
-	idle.Release() // it is the pool's only one
+	idle.Release()                               // it is the pool's only one
 	must(t, s.b.FenceTx(t.Context(), tx, token)) // none of them has reached it
 
 	small, err := worklease.New(s.b, worklease.Config{TTL: time.Minute, HolderID: "small", MaxCheckpointBytes: 3})
