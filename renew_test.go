@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -764,7 +763,8 @@ func TestRenewByHandAnsweredTooLate(t *testing.T) {
 	})
 }
 
-// S24. Whatever happens to leases, nothing of them stays behind.
+// S24. Whatever happens to leases, nothing of them stays behind: a goroutine that did
+// would keep the bubble from ending.
 func TestNothingStaysBehind(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		defer time.Sleep(background)
@@ -787,7 +787,6 @@ func TestNothingStaysBehind(t *testing.T) {
 		if testing.Short() {
 			rounds = 1_000
 		}
-		before := runtime.NumGoroutine()
 		var wg sync.WaitGroup
 		for worker := range 100 {
 			wg.Go(func() {
@@ -818,11 +817,6 @@ func TestNothingStaysBehind(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		time.Sleep(background)
-		synctest.Wait()
-		if after := runtime.NumGoroutine(); after > before+5 {
-			t.Errorf("%d goroutines before, %d after", before, after)
-		}
 	})
 }
 
