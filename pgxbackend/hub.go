@@ -460,8 +460,9 @@ func (h *hub) sawLocked(w *watched, s sight, b batch) {
 		h.planLocked(w, now.Add(h.pace.safety))
 	case h.hears && !proves:
 		h.planLocked(w, now)
-	// Half the period is what a look leaves at the least where it could mark.
-	case h.hears && value(s.Marked) < markPeriod/2-time.Second:
+	// A look renews a mark that has half of its period left, where no lock is in the way.
+	// Where one is, the mark will do as long as it covers a sleep.
+	case h.hears && value(s.Marked) < markPeriod/4+time.Second:
 		w.unmarked++
 		w.marked = time.Time{}
 		h.planLocked(w, now.Add(min(time.Millisecond<<min(w.unmarked, 6), 50*time.Millisecond)))
