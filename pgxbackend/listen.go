@@ -196,6 +196,9 @@ func (e *ears) session(ctx context.Context) (proven bool, err error) {
 		return false, fmt.Errorf("listen: %w", err)
 	}
 	if err := e.prove(ctx, conn); err != nil {
+		if errors.Is(err, errDeaf) {
+			e.unsubscribe(conn)
+		}
 		return false, err
 	}
 	e.heard(ctx)
@@ -223,6 +226,14 @@ func (e *ears) subscribe(ctx context.Context, conn *pgx.Conn) error {
 	defer cancel()
 	_, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{e.channel}.Sanitize())
 	return err
+}
+
+// unsubscribe takes back a subscription that a pooler may have left with a connection
+// of its own, whose next user would be sent our notifications. It mostly meets the same.
+func (e *ears) unsubscribe(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), hangUpTime)
+	defer cancel()
+	_, _ = conn.Exec(ctx, "UNLISTEN "+pgx.Identifier{e.channel}.Sanitize())
 }
 
 // prove sends a notification through another connection and waits until it is heard.
