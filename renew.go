@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/aetomala/worklease/internal/due"
@@ -47,6 +49,7 @@ type flight struct {
 	ctx      context.Context
 	cancel   context.CancelFunc
 	landed   chan struct{}
+	of       func() map[link.Claim][]*renewal
 }
 
 // landingTime is how long stopRenewal waits for a statement under way. It is not
@@ -63,27 +66,30 @@ func (l *lease) StartRenewal(ctx context.Context, token Token, opts ...RenewalOp
 		return inner, func() {}
 	}
 	r := &renewal{options: l.renewalOptions(opts), ctx: inner, cancel: cancel, since: time.Now()}
-	if cause := l.start(r, token); cause != nil {
+	l.mu.Lock()
+	others, cause := l.startLocked(r, token)
+	l.mu.Unlock()
+	cancelAll(others, cause)
+	if cause != nil {
 		cancel(cause)
 		return inner, func() {}
 	}
 	return renewalContext{inner, r}, r.stop
 }
 
-// start adds r to the loop, unless the hold is lost.
-func (l *lease) start(r *renewal, token Token) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// startLocked adds r to the loop, unless the hold is lost. If it finds that it is, the
+// others that stood on it end with it.
+func (l *lease) startLocked(r *renewal, token Token) (others []*renewal, cause error) {
 	h := l.holdLocked(token)
 	r.hold = h
 	switch {
 	case h.lost != nil:
-		return h.lost
+		return nil, h.lost
 	case h.left:
-		return expiredCause("renew", token.workID)
+		return nil, expiredCause("renew", token.workID)
 	case h.trusted && !time.Now().Before(h.end()):
-		h.lost = r.windowCause()
-		return h.lost
+		cause = r.windowCause()
+		return h.loseLocked(cause), cause
 	case !h.trusted && len(h.renewals) == 0:
 		// Nothing is known yet: the first renewal must come through within a TTL.
 		h.until.Store(int64(time.Now().Add(l.cfg.TTL).Sub(h.start)))
@@ -93,7 +99,7 @@ func (l *lease) start(r *renewal, token Token) error {
 	r.timer = time.AfterFunc(r.nextEndLocked(time.Now()), r.checkEnds)
 	r.unhook = context.AfterFunc(r.ctx, func() { r.end(nil) })
 	r.replanLocked()
-	return nil
+	return nil, nil
 }
 
 // renewalContext ends with the window also when its timer has had no chance to
@@ -156,16 +162,18 @@ func (r *renewal) windowCause() error {
 	return fail("renew", r.hold.token.workID, err)
 }
 
-// exhausted is ErrLeaseWindowExhausted after a renewal that failed. It has what that
-// failed of for errors.As, and for errors.Is is nothing else: a statement that was given
-// up is a context that ended, and no such is the cause.
+// exhausted is ErrLeaseWindowExhausted after a renewal that failed. What that failed of
+// can be looked at by its type, but says nothing of this error: a statement that was given
+// up is a context that ended, and no such is the cause; nor is a fault for good.
 type exhausted struct{ last error }
 
 func (e exhausted) Error() string {
 	return ErrLeaseWindowExhausted.Error() + "; last: " + e.last.Error()
 }
-func (e exhausted) Unwrap() error      { return ErrLeaseWindowExhausted }
-func (e exhausted) As(target any) bool { return errors.As(e.last, target) }
+func (e exhausted) Unwrap() error { return ErrLeaseWindowExhausted }
+func (e exhausted) As(target any) bool {
+	return reflect.TypeOf(target).Elem().Kind() != reflect.Interface && errors.As(e.last, target)
+}
 
 func (r *renewal) progressEndLocked() time.Time {
 	since := r.since
@@ -198,7 +206,7 @@ func (r *renewal) stop() {
 		return
 	}
 	if f.lands(landingTime) || len(f.renewals) > 1 {
-		// Of a flight for many that is not sent yet, this renewal will be no part.
+		// A flight for many leaves out, when it is sent, what was stopped before.
 		return
 	}
 	f.cancel()
@@ -370,6 +378,7 @@ func (r *renewal) bound() time.Duration {
 
 func (l *lease) flyLocked(renewals []*renewal, now time.Time, bound time.Duration) {
 	f := &flight{renewals: renewals, sent: now, landed: make(chan struct{})}
+	f.of = sync.OnceValue(f.byClaim)
 	for _, r := range renewals {
 		r.attempt++
 		r.flight = f
@@ -378,12 +387,26 @@ func (l *lease) flyLocked(renewals []*renewal, now time.Time, bound time.Duratio
 	go l.fly(f)
 }
 
-// wanted reports whether the renewal in this place goes on.
-func (f *flight) wanted(place int) bool {
-	r := f.renewals[place]
+func (f *flight) byClaim() map[link.Claim][]*renewal {
+	of := make(map[link.Claim][]*renewal, len(f.renewals))
+	for _, r := range f.renewals {
+		c := link.Claim(r.hold.token.Claim())
+		of[c] = append(of[c], r)
+	}
+	return of
+}
+
+// wanted reports whether any renewal of c goes on. Of a claim that is none of this
+// flight it knows nothing.
+func (f *flight) wanted(c link.Claim) bool {
+	renewals, ok := f.of()[c]
+	return !ok || slices.ContainsFunc(renewals, func(r *renewal) bool { return !r.over() })
+}
+
+func (r *renewal) over() bool {
 	r.hold.lease.mu.Lock()
 	defer r.hold.lease.mu.Unlock()
-	return !r.ended
+	return r.ended
 }
 
 // fly sends the statement and takes in its answers.
@@ -392,7 +415,7 @@ func (l *lease) fly(f *flight) {
 	answers := l.renewAll(f.ctx, f.renewals)
 	took := time.Since(f.sent)
 	for i, r := range f.renewals {
-		if answers[i].Err == context.Canceled && !f.wanted(i) {
+		if answers[i].Err == context.Canceled && r.over() {
 			continue // it was not sent
 		}
 		l.observer.renewedLater(r.ctx, RenewEvent{

@@ -830,6 +830,29 @@ func TestResumedForTheLongestTTL(t *testing.T) {
 	stop()
 }
 
+// R1, R5. A call that finds the window over ends those that stood on it, whoever comes
+// first: it or their timer.
+func TestStartRenewalAtTheEndOfTheWindow(t *testing.T) {
+	for range 50 {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLease(t, newWire(only(opRenew, refuse)), "a")
+			token := acquire(t, l, "work")
+			first, stopFirst := l.StartRenewal(t.Context(), token)
+			defer stopFirst()
+			time.Sleep(ttl)
+			second, stopSecond := l.StartRenewal(t.Context(), token)
+			defer stopSecond()
+			time.Sleep(time.Millisecond)
+			for _, ctx := range []context.Context{first, second} {
+				if ctx.Err() == nil {
+					t.Fatal("a context outlives its window")
+				}
+				wantIs(t, context.Cause(ctx), worklease.ErrLeaseWindowExhausted)
+			}
+		})
+	}
+}
+
 // E1: the cause keeps what the last renewal failed of, and Is nothing but an exhausted
 // window: a statement that was given up does not make it a context's end.
 func TestCauseKeepsTheLastError(t *testing.T) {
@@ -848,7 +871,8 @@ func TestCauseKeepsTheLastError(t *testing.T) {
 			if !errors.As(cause, &broken) || !strings.Contains(cause.Error(), broken.what) {
 				t.Errorf("the cause has lost what the renewal failed of: %v", cause)
 			}
-			if errors.Is(cause, context.DeadlineExceeded) || errors.Is(cause, worklease.ErrLeaseExpired) {
+			var permanent interface{ Permanent() bool }
+			if errors.Is(cause, context.DeadlineExceeded) || errors.Is(cause, worklease.ErrLeaseExpired) || errors.As(cause, &permanent) {
 				t.Errorf("the cause is more than an exhausted window: %v", cause)
 			}
 		})
@@ -858,3 +882,6 @@ func TestCauseKeepsTheLastError(t *testing.T) {
 type brokenError struct{ what string }
 
 func (e *brokenError) Error() string { return e.what }
+
+// Permanent is what a pool's slot would die of.
+func (e *brokenError) Permanent() bool { return true }

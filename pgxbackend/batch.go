@@ -32,7 +32,7 @@ func (b *Backend) RenewBatch(ctx context.Context, claims []worklease.Claim, ttl 
 	}
 	wanted := hold.Wanted(ctx)
 	for places := range rounds(claims) {
-		places = slices.DeleteFunc(places, func(i int) bool { return !wanted(i) })
+		places = slices.DeleteFunc(places, func(i int) bool { return !wanted(hold.Claim(claims[i])) })
 		if err := b.renewMany(ctx, conn, claims, places, ttl, renewals); err != nil {
 			return nil, err
 		}
@@ -91,7 +91,7 @@ func (b *Backend) judgeMany(ctx context.Context, conn *pgxpool.Conn, claims []wo
 	for i, r := range renewals {
 		switch {
 		case r.Err == nil:
-		case wanted(i):
+		case wanted(hold.Claim(claims[i])):
 			open = append(open, i)
 		default:
 			renewals[i].Err = context.Canceled

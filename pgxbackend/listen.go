@@ -197,7 +197,7 @@ func (e *ears) session(ctx context.Context) (proven bool, err error) {
 	}
 	if err := e.prove(ctx, conn); err != nil {
 		if errors.Is(err, errDeaf) {
-			e.unsubscribe(conn)
+			e.unsubscribe(ctx, conn)
 		}
 		return false, err
 	}
@@ -230,8 +230,8 @@ func (e *ears) subscribe(ctx context.Context, conn *pgx.Conn) error {
 
 // unsubscribe takes back a subscription that a pooler may have left with a connection
 // of its own, whose next user would be sent our notifications. It mostly meets the same.
-func (e *ears) unsubscribe(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), hangUpTime)
+func (e *ears) unsubscribe(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(ctx, e.hub.pace.ask)
 	defer cancel()
 	_, _ = conn.Exec(ctx, "UNLISTEN "+pgx.Identifier{e.channel}.Sanitize())
 }
