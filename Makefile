@@ -49,13 +49,16 @@ test-faults: have-postgres ## kills, freezes, cuts, lost replies, crashes and ra
 FUZZTIME ?= 20s
 
 # Which goroutine runs when makes coverage differ, and an input that cannot be minimized would
-# otherwise be minimized for a minute.
+# otherwise be minimized for a minute. The end of the time may interrupt an input; go test then
+# says "context deadline exceeded" and names none: that is no failure.
 .PHONY: fuzz
 fuzz: have-postgres ## every fuzz target for FUZZTIME (20s); what fails stays below testdata/fuzz, and in every make test
 	@grep -ro --include='*_test.go' --exclude-dir=node_modules '^func Fuzz[A-Za-z]*' . | sort | \
 	sed 's|/[^/]*:func | |' | while read -r dir target; do \
 		echo "$$target of $$dir"; \
-		$(PGRUN) $(GO) test -vet=off -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$dir </dev/null || exit 1; \
+		$(PGRUN) $(GO) test -vet=off -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$dir </dev/null 2>&1 | tee .bin/fuzz.log; \
+		grep -q '^ok' .bin/fuzz.log || \
+			{ grep -q '^    context deadline exceeded$$' .bin/fuzz.log && ! grep -q 'Failing input' .bin/fuzz.log; } || exit 1; \
 	done
 
 .PHONY: deps
