@@ -170,7 +170,9 @@ type exhausted struct{ last error }
 func (e exhausted) Error() string {
 	return ErrLeaseWindowExhausted.Error() + "; last: " + e.last.Error()
 }
+
 func (e exhausted) Unwrap() error { return ErrLeaseWindowExhausted }
+
 func (e exhausted) As(target any) bool {
 	return reflect.TypeOf(target).Elem().Kind() != reflect.Interface && errors.As(e.last, target)
 }

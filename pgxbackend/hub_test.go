@@ -176,7 +176,8 @@ func TestNoticesThatFollow(t *testing.T) {
 	}
 }
 
-// W3, P6: from one Backend's release to the other's grant, there and back.
+// W3, P6: from one Backend's release to the other's grant, there and back. How that
+// compares with a bare notification is for make bench to say.
 func TestHandoff(t *testing.T) {
 	t.Parallel()
 	url := pgtest.Database(t)
@@ -205,29 +206,11 @@ func TestHandoff(t *testing.T) {
 		times, token = append(times, time.Since(released)), got.value
 	}
 
-	// The yardstick: a notification to another session, and a statement of that.
-	ear, err := pgx.Connect(t.Context(), url)
-	must(t, err)
-	defer ear.Close(context.Background())
-	exec(t, ear, "LISTEN yardstick")
-	pool := pgtest.Open(t, url)
-	exec(t, pool, "SELECT")
-	var raw []time.Duration
-	for range times {
-		sent := time.Now()
-		exec(t, pool, "NOTIFY yardstick")
-		_, err := ear.WaitForNotification(t.Context())
-		must(t, err)
-		exec(t, pool, "SELECT")
-		raw = append(raw, time.Since(sent))
-	}
-	at := func(times []time.Duration, part float64) time.Duration {
-		slices.Sort(times)
-		return times[int(part*float64(len(times)-1))]
-	}
-	t.Logf("handoff: p50 %v, p99 %v; raw: p50 %v, p99 %v; ratio %.1f", at(times, 0.5), at(times, 0.99),
-		at(raw, 0.5), at(raw, 0.99), float64(at(times, 0.5))/float64(at(raw, 0.5)))
-	if p99 := at(times, 0.99); p99 > 5*time.Second {
+	slices.Sort(times)
+	last := len(times) - 1
+	p50, p99 := times[last/2], times[last*99/100]
+	t.Logf("handoff: p50 %v, p99 %v", p50, p99)
+	if p99 > 5*time.Second {
 		t.Errorf("p99 %v", p99)
 	}
 }
